@@ -40,3 +40,26 @@ class RemotePrefill(Spec):
         ge=0,
         le=100,
     )
+    tokens_above: int | None = documented_field(
+        None,
+        "Name a prefill engine only to requests of more tokens by the size of the body (bytes / 4). The decode "
+        "engine prefills shorter ones, without a transfer. Requests of unknown size count as long.",
+        unit="tokens",
+        targets=FieldTargets(
+            live=Xds.RDS,
+            istio=lost("Istio's proxies name no prefill engine"),
+            gateway_api=lost("gateways name no prefill engine"),
+        ),
+        ge=1,
+        le=10_000_000,
+    )
+    while_faster: bool = documented_field(
+        False,
+        "Name prefill engines to most requests only while that is quicker to the first token than local prefill. "
+        "The pool needs `firstTokenGate`. One request in twenty goes the other way, for comparison.",
+        targets=FieldTargets(
+            live=Xds.EDS,
+            istio=lost("Istio's proxies name no prefill engine"),
+            gateway_api=lost("gateways name no prefill engine"),
+        ),
+    )

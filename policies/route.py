@@ -645,7 +645,8 @@ class ModelRouteSpec(Spec):
     prefill: RemotePrefill | None = documented_field(
         None,
         "Let engines of another pool prefill. Envoy names one of them to the decode engine's routing side-car, in "
-        "the header `x-prefiller-host-port`. Default: engines prefill themselves.",
+        "the header `x-prefiller-host-port`. The first such route of a port changes the listener. Default: "
+        "engines prefill themselves.",
     )
     objectives: Objectives = documented_field(
         Objectives,

@@ -13,7 +13,9 @@ from xds_server.telemetry.tenant_counts import QuotaResult
 class AccessLogEntry:
     """An access log entry of an attempt, or (``whole``) of a request with ``number`` attempts.
 
-    ``limit``: what refused the request because of its caller. ``late``: what its deadline did to it.
+    ``prefiller``: whether the attempt named a prefill engine; ``prefillable``: whether its prompt is long enough.
+    ``limit``: what refused the request because of its
+    caller. ``late``: what its deadline did to it.
     """
 
     pool: str
@@ -32,6 +34,8 @@ class AccessLogEntry:
     headers: Headers = field(default_factory=lambda: NO_HEADERS)
     limit: QuotaResult | None = None
     late: DeadlineResult | None = None
+    prefiller: bool = False
+    prefillable: bool = True
 
 
 def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool, now_s: float) -> AccessLogEntry:
@@ -49,6 +53,8 @@ def attempt_entry(one: UpstreamAttempt, *, flags: frozenset[str], complete: bool
         first_byte_s=one.first_byte_s,
         ended_s=now_s,
         headers=one.ask.headers,
+        prefiller=one.named,
+        prefillable=one.ask.prompt_tokens > one.ask.rules.prefill_above,
     )
 
 

@@ -48,7 +48,7 @@ from xds_server.translate.engine_selection import engine_selection
 from xds_server.translate.internal_listeners import uses_internal_listeners
 from xds_server.translate.lua_scripts import STATIC_ANSWER
 from xds_server.translate.pool_clusters import CHOICE_COUNT, outlier_detection
-from xds_server.translate.prefillers import decode_pools, prefiller_lists, prefillers
+from xds_server.translate.prefillers import decode_pools, parsed_list, prefiller_lists, prefillers
 from xds_server.translate.retry_policy import hedge_delay_s, try_timers
 from xds_server.translate.route_configuration import (
     ALLOW_MODEL_CHANGE_HEADER,
@@ -230,9 +230,9 @@ class ProxyConfigTranslator:
             engines = prefillers(self._policies, fleet, decisions, partner)
             names = {one.address: one.engine.id.engine for one in engines}
             for key, text in prefiller_lists(fleet.pools[pool], decisions, engines).items():
-                entries = (one.rpartition("=") for one in text.split(","))
+                entries = parsed_list(text)
                 found[key.pool, key.engine] = tuple(
-                    (names[address], int(weight)) for address, _, weight in entries
+                    (names.get(address, ""), weight) for address, weight in entries
                 )
         return MappingProxyType(found)
 
@@ -288,7 +288,8 @@ class ProxyConfigTranslator:
         )
         rules = replace(rules, deadlines=deadlines, shares=self._shares[route.metadata.name])
         if route.spec.prefill is not None:
-            rules = replace(rules, prefill_percent=route.spec.prefill.percent)
+            prefill = route.spec.prefill
+            rules = replace(rules, prefill_percent=prefill.percent, prefill_above=prefill.tokens_above or 0)
         if is_strict(route):
             rules = replace(rules, sessions=self._sessions(route, fleet, decisions))
         elif route.spec.affinity is not None:

@@ -114,8 +114,8 @@ class UpstreamAttempt:
     """One attempt, called back by the engine; the proxy decides what follows."""
 
     __slots__ = (
-        "ask", "call", "done", "engine", "first_byte_s", "idle", "number", "pool", "proxy", "started_s", "status",
-        "timer",
+        "ask", "call", "done", "engine", "first_byte_s", "idle", "named", "number", "pool", "proxy", "started_s",
+        "status", "timer",
     )  # fmt: skip
 
     def __init__(self, proxy: AttemptRouter, ask: ProxiedRequest, pool: str, engine: str, number: int) -> None:
@@ -126,6 +126,7 @@ class UpstreamAttempt:
         self.number = number
         self.started_s = proxy.now_s
         self.first_byte_s = 0.0
+        self.named = False
         self.status = 0
         self.call: SimulatedCall | SidecarCall | None = None
         self.done = False

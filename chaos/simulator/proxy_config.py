@@ -117,10 +117,10 @@ class RouteConfig:
     ``refuse`` is why all are refused, empty if they are not; ``max_tokens`` is the longest answer allowed,
     and ``reduces_answers`` whether longer ones are shortened to it. ``weights`` is by pool, and so is ``exits``,
     empty if retries stay in their pool; answers of ``other_models`` are marked. ``retried`` uses Envoy's names.
-    ``prefill_percent`` of the attempts name a prefill engine; ``prefillers`` is a fixed list of them, which all
-    attempts of a request draw from once. ``keyed``: the conversation of a request is the key by which the pools of
-    ``weights`` pick. ``sessions``: engines that keep strict sessions, and the percentage of them that each keeps;
-    None without strict affinity.
+    ``prefill_percent`` of the attempts with a prompt above ``prefill_above`` tokens name a prefill engine;
+    ``prefillers`` is a fixed list of them, which all attempts of a request draw from once. ``keyed``: the
+    conversation of a request is the key by which the pools of ``weights`` pick. ``sessions``: engines that keep
+    strict sessions, and the percentage of them that each keeps; None without strict affinity.
     ``deadlines`` are the route's variants, if the listener reads deadlines,
     ``shares`` what refuses tenants above their share.
     """
@@ -146,6 +146,7 @@ class RouteConfig:
     other_models: frozenset[str] = frozenset()
     exits: Mapping[str, RouteEntries] = field(default_factory=lambda: MappingProxyType({}))
     prefill_percent: float = 0.0
+    prefill_above: int = 0
     prefillers: tuple[str, ...] = ()
     keyed: bool = False
     sessions: Mapping[str, float] | None = None

@@ -266,6 +266,7 @@ class SimulatedProxy:
     def _send(self, one: UpstreamAttempt, asked: EngineRequest) -> None:
         cluster = self._clusters[one.pool]
         named = one.ask.prefiller or self._drawn_prefiller(one)
+        one.named = bool(named)
         try:
             if named:
                 one.call = sidecar_call(cluster.engines[one.engine], self._by_name[named], asked, one)
@@ -279,7 +280,10 @@ class SimulatedProxy:
     def _drawn_prefiller(self, one: UpstreamAttempt) -> str:
         """The prefill engine that this attempt names, drawn by weight; empty for none."""
         listed = self._told.prefillers.get((one.pool, one.engine), ())
-        if not listed or self._rng.random() * 100 >= one.ask.rules.prefill_percent:
+        rules = one.ask.rules
+        if not listed or one.ask.prompt_tokens <= rules.prefill_above:
+            return ""
+        if self._rng.random() * 100 >= rules.prefill_percent:
             return ""
         return self._rng.choices([name for name, _ in listed], [weight for _, weight in listed])[0]
 

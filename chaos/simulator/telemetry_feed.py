@@ -101,6 +101,8 @@ class TelemetryFeed:
             duration_s=one.duration_s,
             first_byte_s=one.first_byte_s,
             late_s=late_s,
+            prefiller=one.prefiller,
+            prefillable=one.prefillable,
         )
         self.book.record_attempt(node, facts, attempt, weight=_ALL, now_s=now_s)
         tenant, entry = self._tenant(one)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xds_server.translate.prefill_filters import PREFILLER_HEADER
+from xds_server.translate.prefillers import PREFILLER_HEADER
 
 POOL: Final = "chat"
 PREFILL_POOL: Final = "prefill"

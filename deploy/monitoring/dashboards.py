@@ -192,6 +192,7 @@ _POOL: Final = Dashboard(
                 (_most("pool_capacity_ratio", "pool", pool=True), "slots in rotation"),
                 (_most("pool_capacity_floor_ratio", "pool", pool=True), "floor"),
                 (_most("pool_keys_away_ratio", "pool", pool=True), "keys with other engines"),
+                (_most("pool_prefilled_ratio", "pool", pool=True), "requests prefilled by other engines"),
             ),
         ),
         Panel(

@@ -395,6 +395,17 @@ _STAGES: Final = (
         example=_staged(f"probe: {{enabled: false}}, {_ENGINE}", _ENGINE.replace("10.0.0.1", "10.0.0.2")),
         fix="Enable the probe, or run agents.",
     ),
+    Code(
+        code="SG156",
+        title="prefill not compared",
+        meaning="The route has prefill.whileFaster, and a pool of it has no first-token gate. Proxies then see no first token, only headers, which local prefill sends earlier. Nothing is compared for this pool, and prefill engines are named as without the field.",
+        example=_staged(
+            _ENGINE,
+            _ENGINE.replace("10.0.0.1", "10.0.0.2"),
+            route=", prefill: {pool: first, whileFaster: true}",
+        ),
+        fix="Install the gate and set firstTokenGate: true on the pool, or remove whileFaster.",
+    ),
 )
 
 _JWKS: Final = "remoteJwks: {uri: 'https://idp.example.com/keys'}"

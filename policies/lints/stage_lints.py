@@ -73,6 +73,22 @@ def _unread(policies: PolicySet) -> Iterator[Finding]:
             )
 
 
+def _not_compared(policies: PolicySet) -> Iterator[Finding]:
+    for name, route in policies.routes.items():
+        if route.spec.prefill is None or not route.spec.prefill.while_faster:
+            continue
+        blind = [one.pool for one in route.spec.pools if not policies.pools[one.pool].spec.first_token_gate]
+        if blind:
+            yield Finding(
+                code="SG156",
+                origin=policies.origin("ModelRoute", name, "spec.prefill.whileFaster"),
+                path="spec.prefill.whileFaster",
+                message=f"route {name}: pool {', '.join(blind)} has no first-token gate, so no first token is "
+                "seen: nothing is compared",
+                fix="install the gate and set firstTokenGate: true on the pool, or remove whileFaster",
+            )
+
+
 def _pairs(policies: PolicySet) -> list[tuple[str, str]]:
     """Decode pools with the pool that prefills for them."""
     return sorted(
@@ -85,4 +101,4 @@ def _pairs(policies: PolicySet) -> list[tuple[str, str]]:
     )
 
 
-STAGE_RULES: Final[tuple[SetRule, ...]] = (_alone, _far, _hedged, _unread)
+STAGE_RULES: Final[tuple[SetRule, ...]] = (_alone, _far, _hedged, _unread, _not_compared)

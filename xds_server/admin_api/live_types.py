@@ -90,6 +90,7 @@ class PoolRow:
     shadow: tuple[str, ...] = ()
     fallback: bool = False
     keys_away_percent: float | None = None
+    prefilled_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

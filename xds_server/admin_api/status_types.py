@@ -458,7 +458,8 @@ class PoolStatus:
     shadow mode. ``revisions``: engines by region and model revision. ``regions`` is empty if all engines are in
     one region. ``fallback``: whether a route declares a pool that takes over. ``keys_away_percent``: keys of
     affinity that are not with their engine, because it is out of rotation or has a part of its share; None
-    without soft affinity. ``stage``: empty for none.
+    without soft affinity. ``stage``: empty for none. ``prefilled_percent``: requests of the last minute for which
+    a prefill engine was named; None without any, or without a prefill pool.
     """
 
     pool: str
@@ -491,6 +492,7 @@ class PoolStatus:
     fallback: bool = False
     keys_away_percent: float | None = None
     stage: str = ""
+    prefilled_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

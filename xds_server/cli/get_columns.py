@@ -279,6 +279,7 @@ _POOLS_COLUMNS: Final[tuple[Column[PoolStatus], ...]] = (
     _word("revisions", lambda item: _revisions(item.revisions), wide=True, state=True),
     _word("regions", lambda item: _regions(item.regions), wide=True, state=True),
     _word("stage", lambda item: item.stage, wide=True),
+    _figure("prefilled%", lambda item: item.prefilled_percent, "{:.0f}", wide=True),
     _word("shadow", lambda item: item.shadow, wide=True, state=True),
     _free("limit from", lambda item: item.ceiling_reason, wide=True),
 )

@@ -49,6 +49,12 @@ def prepared_policies(policies: PolicySet) -> PreparedPolicies:
     hurried = {
         route.spec.pools[0].pool for route in policies.routes.values() if route.spec.listener.deadline is not None
     }
+    compared = {
+        share.pool
+        for route in policies.routes.values()
+        if route.spec.prefill is not None and route.spec.prefill.while_faster
+        for share in route.spec.pools
+    }
     return PreparedPolicies(
         pools={
             name: PoolPolicy(
@@ -59,6 +65,7 @@ def prepared_policies(policies: PolicySet) -> PreparedPolicies:
                 move_within_s=moves.get(name, 0.0),
                 return_after_s=returns.get(name, 0.0),
                 deadlines=name in hurried,
+                compares_prefill=name in compared,
                 shares=shares.get(name, _NO_SHARES),
             )
             for name, pool in policies.pools.items()

@@ -321,7 +321,8 @@ class AdmissionMemory:
     ``demand`` is by proxy that reports it; ``reporting_gateways`` have reported at least once. ``moved_at_s`` is
     when a proxy's part last moved, ``stuck_by_proxy`` what a proxy holds on ejected engines. When ``basis``
     changes every part moves at once. ``traffic`` and ``proxies`` divided the parts at ``divided_at_s``.
-    ``idle_limit`` is the limit, interactive and batch, of a sidecar without its own part.
+    ``idle_limit`` is the limit, interactive and batch, of a sidecar without its own part. ``places_at_s`` is when
+    the places for requests in prefill last changed.
     """
 
     decided: AdmissionDecision
@@ -334,6 +335,7 @@ class AdmissionMemory:
     proxies: Mapping[str, Proxy] = field(default_factory=dict)
     divided_at_s: float = 0.0
     idle_limit: tuple[int, int] = (1, 1)
+    places_at_s: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -402,6 +402,15 @@ class ShareRamp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillDecision:
+    """For which part of a decode pool's requests lists name a prefill engine, and why, since when."""
+
+    named_percent: float
+    reason: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDecisions:
     """The decisions for one pool.
 
@@ -412,7 +421,8 @@ class PoolDecisions:
     ``regions`` is by the callers' region, and empty if all engines are in one; ``region_zones`` has the zones
     within each region, by calling zone. ``serves_percent`` is the part of its traffic that the pool takes while
     another pool can take the rest: 0 while it fails as a whole, less than 100 on trial. ``fair_shares`` is None
-    without tenants that have them, ``large_retries`` without a size of large requests.
+    without tenants that have them, ``large_retries`` without a size of large requests, ``prefill`` if prefill
+    engines are not compared with local prefill.
     """
 
     engines: Mapping[EngineId, EngineDecision]
@@ -425,6 +435,7 @@ class PoolDecisions:
     hedge: HedgeDecision | None = None
     retries: RetryDecision | None = None
     large_retries: LargeRetryDecision | None = None
+    prefill: PrefillDecision | None = None
     limits: TimeLimits | None = None
     deadline: DeadlineDecision | None = None
     degradation: DegradationState | None = None

@@ -55,6 +55,7 @@ from xds_server.decide.routing.endpoint_weights import (
 from xds_server.decide.routing.hedge_decision import hedge_decision, hedge_due_s
 from xds_server.decide.routing.key_hold import key_hold
 from xds_server.decide.routing.large_retries import large_retries
+from xds_server.decide.routing.prefill_choice import prefill_choice
 from xds_server.decide.routing.region_shares import region_routing, regions_due_s
 from xds_server.decide.routing.retry_statuses import retries_due_s, retry_statuses
 from xds_server.decide.routing.session_drain import kept_sessions, session_drain_due_s
@@ -167,6 +168,14 @@ def pool_decisions(pool: PoolInputs, proxies: ConnectedProxies, before: PoolMemo
             utilization=let_in.admission.decided.utilization,
             shadow=resilience.shadowed(None),
         ),
+        prefill=prefill_choice(
+            pool.policy.spec,
+            None if pool.traffic is None else pool.traffic.prefill,
+            before.decided.prefill,
+            now_s,
+        )
+        if pool.policy.compares_prefill
+        else None,
         limits=routed.limits.decided,
         deadline=None if routed.deadline is None else routed.deadline.decided,
         degradation=let_in.degradation.decided,

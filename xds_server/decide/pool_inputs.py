@@ -35,6 +35,7 @@ class PoolPolicy:
     ``move_within_s``: in which sessions leave a draining engine; 0 without strict affinity. ``return_after_s``:
     how long a returned engine is healthy before it has its keys again; 0 without soft affinity. ``deadlines``: a
     route that takes its limits from the pool reads deadlines of callers. ``shares``: tenants with fair shares.
+    ``compares_prefill``: prefill engines are named to most requests only while they are faster.
     """
 
     spec: EnginePoolSpec
@@ -45,6 +46,7 @@ class PoolPolicy:
     return_after_s: float = 0.0
     deadlines: bool = False
     shares: Mapping[TenantId, ShareRule] = field(default_factory=dict)
+    compares_prefill: bool = False
 
 
 def able_per_s(decision: EngineDecision, capacity: EngineCapacity) -> float:

@@ -439,6 +439,15 @@ class PoolMetrics(MetricChapter):
             per=("pool",),
         ),
     )
+    pool_prefilled_ratio = gauge_family(
+        "pool_prefilled_ratio",
+        "ratio",
+        "Part of a decode pool's requests of the last minute for which a proxy named a prefill engine, from "
+        "access logs. Absent without requests, and for pools that no other pool prefills for.",
+        "Below prefill.percent, and not for short prompts (prefill.tokensAbove): prefill engines are out or full. "
+        "`switchgear why POOL`.",
+        _BY_POOL,
+    )
     pool_degradation_level = gauge_family(
         "pool_degradation_level",
         "level",

@@ -170,9 +170,28 @@ class TenantUses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillUse:
+    """Requests of a decode pool that ended in the last minute, by where their first try was prefilled.
+
+    ``named``: a proxy named a prefill engine; ``local``: it named none, and the decode engine prefilled. First
+    bytes are of their successful streams; None without any.
+    """
+
+    named: float
+    local: float
+    named_first_byte: LatencyTail | None = None
+    local_first_byte: LatencyTail | None = None
+
+    @property
+    def named_ratio(self) -> float:
+        """Part of the requests for which a prefill engine was named."""
+        return self.named / (self.named + self.local)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTraffic:
     """A pool's telemetry; ``engines`` by engine name, ``proxies`` by node id, ``tenants`` is None without fair
-    shares.
+    shares, ``prefill`` without requests of the last minute or without prefill engines.
 
     ``answer`` is the time of whole responses without streaming, ``first_byte`` of the first byte of streams (the
     first token only behind the gate); both of successful calls. Counts and rates are already divided by the share
@@ -185,6 +204,7 @@ class PoolTraffic:
     first_byte: LatencyTail | None = None
     heard_at_s: float = 0.0
     tenants: TenantUses | None = None
+    prefill: PrefillUse | None = None
 
 
 WINDOW_S = 30.0

@@ -46,6 +46,7 @@ from xds_server.telemetry.stream_service import (
 from xds_server.telemetry.tenant_counts import FAULT_INJECTED, RATE_LIMITED, QuotaResult
 from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
+from xds_server.translate.prefillers import PREFILLER_HEADER
 from xds_server.wire.decode import decoder
 from xds_server.wire.field_count import count_fields
 
@@ -220,6 +221,14 @@ def record_entries(
             request=entry.request.request_id if outcome is not _SUCCESS or attempt != "1" else "",
             route="" if route is None else route.name,
             began_s=began_s,
+            # Envoy's filters remove what a caller sends under this name.
+            prefiller=facts.prefilled and PREFILLER_HEADER in entry.request.request_headers,
+            prefillable=not facts.prefilled
+            or route is None
+            or (
+                route.prefill_above_bytes is not None
+                and entry.request.request_body_bytes > route.prefill_above_bytes
+            ),
         )
         note(node, facts, ended, weight=weight, now_s=now_s)
         if tenants is not None and (tenant := tenants.of(entry)) is not None:

@@ -12,6 +12,7 @@ from typing import Final
 from policies.model import PolicySet
 from policies.objectives import Objective
 from policies.route import PriorityClass
+from policies.tenants import BYTES_PER_TOKEN
 
 INTERNAL_PREFIX: Final = "engine/"
 """Internal listeners are named ``engine/<pool>/<engine>`` (``translate.hops``)."""
@@ -25,7 +26,7 @@ class PoolFacts:
     """A pool: its engines by address, by listener, by zone; the statuses that count; its usual class.
 
     ``fewest``: number of engines of its smallest zone. ``gpus_per_slot`` is by engine, ``routes`` are
-    those that may send it requests; ``objectives`` judge all of these.
+    those that may send it requests; ``objectives`` judge all of these. ``prefilled``: by engines of another pool.
     """
 
     name: str
@@ -41,17 +42,22 @@ class PoolFacts:
     gpus_per_slot: Mapping[str, float] = field(default_factory=dict)
     routes: Mapping[str, "RouteFacts"] = field(default_factory=dict)
     objectives: tuple[Objective, ...] = ()
+    prefilled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteFacts:
-    """An Envoy route: its ModelRoute, pool of refused requests, class, whether it streams, and objectives."""
+    """An Envoy route: its ModelRoute, pool of refused requests, class, whether it streams, and objectives.
+
+    ``prefill_above_bytes``: the size of bodies above which it names prefill engines; None: for none.
+    """
 
     name: str
     pool: str
     priority: PriorityClass
     streaming: bool
     objectives: tuple[Objective, ...] = ()
+    prefill_above_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,9 @@ def build_directory(policies: PolicySet, addresses: Mapping[str, str]) -> PoolDi
             priority=route.spec.priority,
             streaming=bool(route.spec.match.stream),
             objectives=tuple(route.spec.objectives.all()),
+            prefill_above_bytes=None
+            if route.spec.prefill is None
+            else float(BYTES_PER_TOKEN * (route.spec.prefill.tokens_above or 0)),
         )
         for name, route in policies.routes.items()
     }
@@ -125,4 +134,8 @@ def _pool(
         else PriorityClass.INTERACTIVE,
         routes=MappingProxyType(routes),
         objectives=tuple(policies.pools[name].spec.objectives.all()),
+        prefilled=any(
+            route.spec.prefill is not None and any(share.pool == name for share in route.spec.pools)
+            for route in policies.routes.values()
+        ),
     )

@@ -29,6 +29,7 @@ from xds_server.model.pool_traffic import (
     DeadlineResult,
     LatencyTail,
     PoolTraffic,
+    PrefillUse,
     ProxyTraffic,
     TenantId,
     TenantUse,
@@ -39,6 +40,7 @@ from xds_server.telemetry.call_latency import FirstTries, ObjectivesOfPools, Rou
 from xds_server.telemetry.objective_counts import COUNTED, same_counts
 from xds_server.telemetry.pool_directory import EMPTY_DIRECTORY, PoolDirectory, PoolFacts
 from xds_server.telemetry.pool_totals import PoolTotals, call_result
+from xds_server.telemetry.prefill_counts import PrefillCounts
 from xds_server.telemetry.request_tap import RequestTap
 from xds_server.telemetry.sliding_windows import LatencyHistogram, RateWindow
 from xds_server.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse_time, silent_engines
@@ -60,7 +62,8 @@ class Attempt(NamedTuple):
     ``first``: of its request. ``asks``: it asked for work; what an engine refuses as invalid costs nothing, and
     many of these are not demand. ``complete``: the whole response arrived. ``late_s``: how long before the newest
     entry of its message it ended, for the rates. ``request`` is its ID; the store keeps failures by it.
-    ``route`` is the ModelRoute, empty if unknown; ``began_s`` is its start on the proxy's clock.
+    ``route`` is the ModelRoute, empty if unknown; ``began_s`` is its start on the proxy's clock. ``prefiller``:
+    whether a prefill engine was named for it. ``prefillable``: its route names some to requests of its size.
     """
 
     engine: str
@@ -76,6 +79,8 @@ class Attempt(NamedTuple):
     request: str = ""
     route: str = ""
     began_s: float = 0.0
+    prefiller: bool = False
+    prefillable: bool = True
 
 
 class CallListener(Protocol):
@@ -105,8 +110,8 @@ _ARRIVED, _SHED, _DONE, _BUSY, _ABOVE_SHARE = range(1, 6)
 
 class _Pool:
     __slots__ = (
-        "answer", "built_at_s", "engines", "facts", "first_byte", "heard_at_s", "latency", "objectives", "proxies",
-        "tails", "tails_at_s", "tenants", "totals", "urgent", "value",
+        "answer", "built_at_s", "engines", "facts", "first_byte", "heard_at_s", "latency", "objectives", "prefill",
+        "prefill_use", "proxies", "tails", "tails_at_s", "tenants", "totals", "urgent", "value",
     )  # fmt: skip
 
     def __init__(self, facts: PoolFacts) -> None:
@@ -119,6 +124,8 @@ class _Pool:
         self.totals = PoolTotals()
         self.latency = {name: route_latency(route, None) for name, route in facts.routes.items()}
         self.objectives = same_counts(facts.objectives, None)
+        self.prefill = PrefillCounts() if facts.prefilled else None
+        self.prefill_use: PrefillUse | None = None
         self.tails: tuple[LatencyTail | None, LatencyTail | None] = (None, None)
         self.tails_at_s = float("-inf")
         self.heard_at_s = float("-inf")
@@ -132,6 +139,8 @@ class _Pool:
         before = self.latency
         self.latency = {name: route_latency(route, before.get(name)) for name, route in facts.routes.items()}
         self.objectives = same_counts(facts.objectives, self.objectives)
+        self.prefill = (self.prefill or PrefillCounts()) if facts.prefilled else None
+        self.prefill_use = None
 
     def engine(self, name: str) -> EngineTally:
         engine = self.engines.get(name)
@@ -189,7 +198,7 @@ class TrafficStore:
         """Record an ended attempt; ``weight``: the number of attempts it stands for."""
         (
             engine, outcome, first, priority, streaming, duration_s, first_byte_s, asks, complete, late_s, request,
-            _route, _began_s,
+            _route, _began_s, _prefiller, _prefillable,
         ) = attempt  # fmt: skip
         pool = self._pool(facts)
         pool.heard_at_s = now_s
@@ -221,6 +230,8 @@ class TrafficStore:
             gpu_s=duration_s * facts.gpus_per_slot.get(engine, 1.0),
         )
         self._record_latency(pool, node, attempt, result, weight)
+        if pool.prefill is not None and first:
+            _record_prefill(pool.prefill, attempt, weight, now_s)
         record = (
             (pool.engines.get(engine) or pool.engine(engine))
             if self.listener is None
@@ -514,6 +525,13 @@ class TrafficStore:
             del pool.tenants[tenant]
 
 
+def _record_prefill(counts: PrefillCounts, attempt: Attempt, weight: float, now_s: float) -> None:
+    counts.add(named=attempt.prefiller, weight=weight, now_s=now_s)
+    # A short prompt is quick anywhere.
+    if attempt.streaming and attempt.outcome is AttemptOutcome.SUCCESS and attempt.prefillable:
+        counts.add_first_byte(attempt.first_byte_s, named=attempt.prefiller, now_s=now_s)
+
+
 def _tenant_uses(pool: _Pool, proxies: Mapping[str, ProxyTraffic], now_s: float) -> TenantUses:
     """What tenants ask of the pool, and strangers.
 
@@ -550,6 +568,7 @@ def _traffic(pool: _Pool, now_s: float) -> PoolTraffic | None:
     if now_s - pool.tails_at_s >= _TAILS_EACH_S:
         pool.tails_at_s = now_s
         pool.tails = (pool.answer.tail(now_s), pool.first_byte.tail(now_s))
+        pool.prefill_use = None if pool.prefill is None else pool.prefill.use(now_s)
     proxies = {
         node: proxy.traffic(now_s, pool.facts.priority)
         for node, proxy in pool.proxies.items()
@@ -567,6 +586,7 @@ def _traffic(pool: _Pool, now_s: float) -> PoolTraffic | None:
         first_byte=first_byte,
         heard_at_s=coarse_time(None if before is None else before.heard_at_s, pool.heard_at_s),
         tenants=_tenant_uses(pool, proxies, now_s) if pool.tenants else None,
+        prefill=pool.prefill_use,
     )
     if before is None or fresh != before:
         pool.value = fresh

@@ -7,7 +7,8 @@ attempt. The listener adds those two.
 
 Both loggers have identical configuration, byte for byte, so that Envoy sends both over one stream per worker.
 Both use the same runtime key, so that the control plane can lower the sampling ratio without changing a listener.
-Only a listener's tenants change its entries: the header that names them, its port, and the tokens of a request.
+Only tenants of a listener and prefill engines of its routes change its entries: the header that names them; for
+tenants also the port, and the tokens of a request.
 """
 
 from collections.abc import Iterator, Mapping
@@ -55,6 +56,7 @@ from policies.route import AccessLog as AccessLogTarget
 from xds_server.translate.envoy_values import pack_any, seconds
 from xds_server.translate.external_clusters import external_cluster_name
 from xds_server.translate.lua_scripts import STATIC_ANSWER_KEY, STATIC_ANSWER_METADATA
+from xds_server.translate.prefillers import PREFILLER_HEADER
 from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, REQUEST_METADATA
 from xds_server.translate.tenant_quotas import OVER_QUOTA_HEADER, QUOTA_FLAG
 from xds_server.translate.tenant_share_limits import SHARE_FLAG
@@ -106,9 +108,9 @@ OPERATOR_LOG_FIELDS: Final = {
 """Fields of the operator's log, and Envoy's operators for them."""
 
 
-def attempt_log(spec: Listener) -> AccessLog:
-    """One entry per attempt, for ``Router.upstream_log``."""
-    return _logger(_sampled(), spec)
+def attempt_log(spec: Listener, *, prefill: bool = False) -> AccessLog:
+    """One entry per attempt, for ``Router.upstream_log``. ``prefill``: routes name prefill engines."""
+    return _logger(_sampled(), spec, prefill=prefill)
 
 
 def got_static_answer() -> AccessLogFilter:
@@ -126,7 +128,7 @@ def got_static_answer() -> AccessLogFilter:
     )
 
 
-def listener_log(spec: Listener, *, static_answers: bool = False) -> AccessLog:
+def listener_log(spec: Listener, *, static_answers: bool = False, prefill: bool = False) -> AccessLog:
     """One entry per request refused without an attempt or by a quota, or ended by the route timeout.
 
     With ``static_answers`` also those that got one: for the pool they are demand that it could not serve.
@@ -155,7 +157,7 @@ def listener_log(spec: Listener, *, static_answers: bool = False) -> AccessLog:
     flagged = AccessLogFilter(response_flag_filter=ResponseFlagFilter(flags=flags))
     static = [got_static_answer()] if static_answers else []
     wanted = AccessLogFilter(or_filter=OrFilter(filters=[refused, flagged, *static, *expired]))
-    return _logger(AccessLogFilter(and_filter=AndFilter(filters=[wanted, _sampled()])), spec)
+    return _logger(AccessLogFilter(and_filter=AndFilter(filters=[wanted, _sampled()])), spec, prefill=prefill)
 
 
 def _expired(deadline: Deadline) -> AccessLogFilter:
@@ -242,7 +244,7 @@ def _sampled() -> AccessLogFilter:
     )
 
 
-def _logger(only: AccessLogFilter, spec: Listener) -> AccessLog:
+def _logger(only: AccessLogFilter, spec: Listener, *, prefill: bool) -> AccessLog:
     tenants = spec.tenants
     # A request that a quota refuses has no route yet: the body is not read.
     port = CustomTag(tag=PORT_TAG, literal=CustomTagLiteral(value=str(spec.port)))
@@ -250,6 +252,9 @@ def _logger(only: AccessLogFilter, spec: Listener) -> AccessLog:
     if tenants is not None and tenants.counts_tokens:
         # Not from the metadata: entries of attempts have none.
         logged.append(MAX_TOKENS_HEADER if spec.reads_headers else ESTIMATED_TOKENS_HEADER)
+    if prefill:
+        # The tries of a request share its headers, so the entry of a try has what was drawn for it.
+        logged.append(PREFILLER_HEADER)
     return AccessLog(
         name="envoy.access_loggers.http_grpc",
         filter=only,

@@ -140,13 +140,15 @@ def connection_manager(
     *,
     static_answers: bool = False,
     keeps_sessions: bool = False,
+    prefill: bool = False,
 ) -> Any:
     """Packed connection manager of a port's listener; the same at every address.
 
     ``prefix_lengths``: of the begin of prompts that routes of the port have affinity by. ``estimate``: of tokens,
     if something needs it. ``static_answers``: a route of the port has one. ``keeps_sessions``: some have strict
-    affinity.
+    affinity. ``prefill``: some name prefill engines.
     """
+    tries = attempt_log(spec, prefill=prefill)
     manager = HttpConnectionManager(
         stat_prefix=listener_name(spec.port),
         rds=Rds(config_source=ads_config_source(), route_config_name=route_configuration_name(spec)),
@@ -156,11 +158,12 @@ def connection_manager(
             *share_filters(spec.tenants),
             HttpFilter(name=LUA_FILTER, typed_config=lua_filter(static_answers=static_answers)),
             *(session_filters() if keeps_sessions else ()),
-            HttpFilter(
-                name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[attempt_log(spec)]))
-            ),
+            HttpFilter(name="envoy.filters.http.router", typed_config=pack_any(Router(upstream_log=[tries]))),
         ],
-        access_log=[listener_log(spec, static_answers=static_answers), *operator_log(spec)],
+        access_log=[
+            listener_log(spec, static_answers=static_answers, prefill=prefill),
+            *operator_log(spec),
+        ],
         # All stream timeouts are in the routes; Envoy's defaults would cut healthy generations.
         stream_idle_timeout=seconds(0),
         request_timeout=seconds(spec.receive_timeout),

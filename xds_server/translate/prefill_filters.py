@@ -23,11 +23,9 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
 from policies.route import ModelRoute
+from policies.tenants import BYTES_PER_TOKEN
 from xds_server.translate.envoy_values import pack_any
-from xds_server.translate.prefillers import PREFILLERS_LABEL
-
-PREFILLER_HEADER: Final = "x-prefiller-host-port"
-"""What llm-d's routing side-car reads. Source: llm-d-router, pkg/common/routing, ``PrefillEndpointHeader``."""
+from xds_server.translate.prefillers import PREFILLER_HEADER, PREFILLERS_LABEL
 
 _LIST_HEADER: Final = "x-switchgear-prefillers"
 _LIST_FILTER: Final = "switchgear.prefillers"
@@ -41,6 +39,12 @@ function envoy_on_request(handle)
 end
 """
 
+_LONG_ONLY: Final = """\
+  local bytes = headers:get("content-length")
+  if bytes and tonumber(bytes) <= $bytes_per_token * tonumber(handle:filterContext():get("above")) then return end
+"""
+"""Lines of the script of routes with ``tokensAbove``. A body without content-length counts as long."""
+
 _DRAW_LUA: Final = """\
 -- Draws one of "ADDRESS=WEIGHT,ADDRESS=WEIGHT". What an earlier try drew is replaced.
 function envoy_on_request(handle)
@@ -48,7 +52,7 @@ function envoy_on_request(handle)
   local list = headers:get("$list")
   headers:remove("$list")
   headers:remove("$header")
-  if not list or math.random() * 100 >= tonumber(handle:filterContext():get("percent")) then return end
+${long_only}  if not list or math.random() * 100 >= tonumber(handle:filterContext():get("percent")) then return end
   local total = 0
   for weight in list:gmatch("=(%d+)") do total = total + weight end
   local left = math.random() * total
@@ -94,8 +98,13 @@ def names_prefiller(route: ModelRoute) -> Mapping[str, Any]:
     prefill = route.spec.prefill
     if prefill is None:
         return {}
-    context = Struct(fields={"percent": Value(string_value=f"{prefill.percent:g}")})
-    return {_DRAW_FILTER: pack_any(LuaPerRoute(name=_DRAW, filter_context=context))}
+    context = {"percent": Value(string_value=f"{prefill.percent:g}")}
+    if prefill.tokens_above is None:
+        return {_DRAW_FILTER: pack_any(LuaPerRoute(name=_DRAW, filter_context=Struct(fields=context)))}
+    context["above"] = Value(string_value=str(prefill.tokens_above))
+    # The route has the script, so that the field changes no cluster: Envoy would forget counts and ejections.
+    script = DataSource(inline_string=_script(_DRAW_LUA, long_only=_script(_LONG_ONLY)))
+    return {_DRAW_FILTER: pack_any(LuaPerRoute(source_code=script, filter_context=Struct(fields=context)))}
 
 
 def callers_headers(route: ModelRoute) -> list[str]:
@@ -103,5 +112,7 @@ def callers_headers(route: ModelRoute) -> list[str]:
     return [] if route.spec.prefill is None else [PREFILLER_HEADER]
 
 
-def _script(text: str) -> str:
-    return Template(text).substitute(header=PREFILLER_HEADER, list=_LIST_HEADER)
+def _script(text: str, *, long_only: str = "") -> str:
+    return Template(text).substitute(
+        header=PREFILLER_HEADER, list=_LIST_HEADER, long_only=long_only, bytes_per_token=BYTES_PER_TOKEN
+    )

@@ -31,6 +31,9 @@ from xds_server.decide.admission.pool_limit import pool_ceiling
 from xds_server.decide.decisions import Decisions, EngineCapacity, Health
 from xds_server.model.fleet import Engine, EngineId, Fleet
 
+PREFILLER_HEADER: Final = "x-prefiller-host-port"
+"""What llm-d's routing side-car reads. Source: llm-d-router, pkg/common/routing, ``PrefillEndpointHeader``."""
+
 PREFILLERS_LABEL: Final = "switchgear.dev/prefillers"
 """Endpoint label with the list: ``ADDRESS=WEIGHT``, joined by commas."""
 
@@ -127,8 +130,11 @@ def prefiller_lists(
 ) -> Mapping[EngineId, str]:
     """The list of each decode engine; engines without one are absent.
 
-    Only engines of its region: a prompt stays where ``allowedRegions`` lets it be decoded.
+    Only engines of its region: a prompt stays where ``allowedRegions`` lets it be decoded. If only a part of the
+    requests gets a name, an entry without address has the weight of the others.
     """
+    decided = decisions.pools.get(decoders[0].id.pool) if decoders else None
+    named_percent = 100.0 if decided is None or decided.prefill is None else decided.prefill.named_percent
     lists: dict[EngineId, str] = {}
     by_region: dict[str, list[Prefiller]] = {}
     for one in found:
@@ -139,8 +145,48 @@ def prefiller_lists(
         shares = _zone_shares(there, decisions, usable)
         for engine in there:
             weights = [(one, one.weight * shares[engine.zone][one.engine.zone]) for one in usable]
-            lists[engine.id] = _list_of(engine.id, weights)
+            lists[engine.id] = _list_of(engine.id, weights, named_percent)
     return lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedShare:
+    """How a decode pool names one prefill engine.
+
+    ``decoders`` of ``all_decoders`` engines in rotation have it on their lists; by weights and slots it gets
+    ``percent`` of the requests of the pool for which an engine is named.
+    """
+
+    decoders: int
+    all_decoders: int
+    percent: float
+
+
+def named_shares(
+    decoders: Sequence[Engine], decisions: Decisions, found: Sequence[Prefiller]
+) -> Mapping[EngineId, NamedShare]:
+    """How the engines of a decode pool name each of these prefill engines."""
+    ready = [engine for engine in decoders if _in_rotation(engine, decisions)]
+    names = {one.address: one.engine.id for one in found}
+    lists = prefiller_lists(ready, decisions, found)
+    slots = sum(engine.slots for engine in ready if lists.get(engine.id))
+    counts, shares = dict.fromkeys(names.values(), 0), dict.fromkeys(names.values(), 0.0)
+    for engine in ready:
+        entries = [(address, weight) for address, weight in parsed_list(lists.get(engine.id, "")) if address]
+        total = sum(weight for _, weight in entries)
+        for address, weight in entries:
+            counts[names[address]] += 1
+            shares[names[address]] += 100 * engine.slots / slots * weight / total
+    return {
+        name: NamedShare(decoders=count, all_decoders=len(ready), percent=shares[name])
+        for name, count in counts.items()
+    }
+
+
+def parsed_list(text: str) -> list[tuple[str, int]]:
+    """Addresses of a list, with their weights; an empty one stands for no engine."""
+    entries = (one.rpartition("=") for one in text.split(",") if one)
+    return [(address, int(weight)) for address, _, weight in entries]
 
 
 def _zone_shares(
@@ -182,7 +228,7 @@ def _in_rotation(engine: Engine, decisions: Decisions) -> bool:
     return decision is None or decision.health is Health.HEALTHY
 
 
-def _list_of(decoder: EngineId, weights: Sequence[tuple[Prefiller, float]]) -> str:
+def _list_of(decoder: EngineId, weights: Sequence[tuple[Prefiller, float]], named_percent: float) -> str:
     """The list of one decode engine, heaviest weight 100, in the order of addresses.
 
     Of more than ``MOST_PREFILLERS`` it gets some, drawn by weight and by the names of both engines. So another
@@ -194,9 +240,11 @@ def _list_of(decoder: EngineId, weights: Sequence[tuple[Prefiller, float]]) -> s
         # The draw followed the weights.
         some = [(one, 1.0) for one, _ in some]
     heaviest = max((weight for _, weight in some), default=1.0)
-    return ",".join(
-        sorted(f"{one.address}={max(1, round(_FINENESS * weight / heaviest))}" for one, weight in some)
-    )
+    shares = [(one.address, max(1, round(_FINENESS * weight / heaviest))) for one, weight in some]
+    if shares and named_percent < 100:
+        whole = sum(weight for _, weight in shares)
+        shares.append(("", round(whole * (100 - named_percent) / named_percent)))
+    return ",".join(sorted(f"{address}={weight}" for address, weight in shares))
 
 
 def _rank(decoder: EngineId, one: Prefiller, weight: float) -> float:

@@ -565,6 +565,7 @@ def _listener_of(
     lengths = () if view.no_prompt_keys else prefix_lengths(routes)
     static = any(route.spec.static_answer is not None for route in routes)
     strict = any(is_strict(route) for route in routes)
+    prefill = any(route.spec.prefill is not None for route in routes)
     rules = [policies.effective[route.spec.pools[0].pool] for route in routes]
     estimate = token_estimate(
         routes,
@@ -573,13 +574,15 @@ def _listener_of(
     )
     manager = memo.of(
         (LISTENER, port, view.no_prompt_keys),
-        (spec, lengths, estimate, static, strict),
-        lambda: connection_manager(spec, lengths, estimate, static_answers=static, keeps_sessions=strict),
+        (spec, lengths, estimate, static, strict, prefill),
+        lambda: connection_manager(
+            spec, lengths, estimate, static_answers=static, keeps_sessions=strict, prefill=prefill
+        ),
     )
     buffer_bytes = max(route.spec.max_body_bytes for route in routes) if view.listener_buffers else None
     return memo.of(
         (LISTENER, port, address, view.listener_buffers, view.no_prompt_keys),
-        (address, origins, spec, buffer_bytes, lengths, estimate, static, strict),
+        (address, origins, spec, buffer_bytes, lengths, estimate, static, strict, prefill),
         lambda: TranslatedResource(
             type_url=LISTENER,
             name=listener_name(port),

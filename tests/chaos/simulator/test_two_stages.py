@@ -1,5 +1,6 @@
 """Prefill on other engines in simulated time: slots of both stages, faults of each, and the lab's own results."""
 
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -95,6 +96,9 @@ def test_slow_prefill_does_not_shrink_the_limit_of_decode_engines_that_idle() ->
     (outage,) = history.outages
     limits = [one.ceiling or 0 for one in history.samples if outage.start_s < one.at_s < (outage.end_s or 0)]
     assert min(limits) > 0.6 * 64
+    # Each move is a push to every proxy; following each report the limit moved 146 times a minute.
+    moves = sum(one != other for one, other in pairwise(limits))
+    assert moves / ((outage.end_s or 0) - outage.start_s) < 1.0
 
 
 def test_same_seed_gives_the_same_history() -> None:
@@ -127,6 +131,35 @@ def test_route_names_prefill_engines_for_its_percentage(tmp_path: Path) -> None:
     policies.write_text(EXAMPLE.read_text().replace("{pool: chat-prefill}", "{pool: chat-prefill, percent: 25}"))
     history = simulate(experiment(topology=FLEET, load={"perSecond": 40}, seconds=20.0), of(str(policies)))
     assert len(history.prefills) / len(history.requests) == pytest.approx(0.25, abs=0.05)
+
+
+def test_route_names_prefill_engines_to_long_prompts_only(tmp_path: Path) -> None:
+    policies = tmp_path / "policies.yaml"
+    long_only = "{pool: chat-prefill, tokensAbove: 20}"
+    policies.write_text(EXAMPLE.read_text().replace("{pool: chat-prefill}", long_only))
+    sizes = {"perSecond": 40, "promptTokens": {"shortest": 1, "longest": 40}}
+    history = simulate(experiment(topology=FLEET, load=sizes, seconds=20.0), of(str(policies)))
+    assert len(history.prefills) / len(history.requests) == pytest.approx(0.5, abs=0.08)
+    assert all(one.ok for one in history.requests)
+
+
+def test_slow_transfers_have_decode_engines_prefill_most_prompts_themselves(tmp_path: Path) -> None:
+    policies = tmp_path / "policies.yaml"
+    text = EXAMPLE.read_text().replace("{pool: chat-prefill}", "{pool: chat-prefill, whileFaster: true}")
+    policies.write_text(text)
+    slow = {"kvTransfer": {"bytesPerToken": 1000, "bytesPerSecond": 20_000}}
+    load = {"perSecond": 12, "streamingPercent": 100}
+    history = simulate(experiment(topology={**FLEET, **slow}, load=load, seconds=130.0), of(str(policies)))
+
+    def remote(from_s: float, to_s: float) -> float:
+        prefills, requests = (
+            sum(from_s <= one.at_s < to_s for one in some) for some in (history.prefills, history.requests)
+        )
+        return prefills / requests
+
+    assert remote(0, 60) == pytest.approx(0.95, abs=0.03)
+    assert remote(90, 130) == pytest.approx(0.05, abs=0.04)
+    assert all(one.ok for one in history.requests)
 
 
 TRANSFER = {"kvTransfer": {"bytesPerToken": 1000, "bytesPerSecond": 40_000}}

@@ -43,20 +43,43 @@ async def test_hung_and_dead_prefill_engines_are_not_named(site: Site) -> None:
         return {await named(site) for _ in range(12)} == {(200, port) for port in ports}
 
     await eventually(lambda: only(p0, p1), "both are named")
+
+    async def prefilled_percent() -> float | None:
+        code, printed, _ = await site.switchgear(
+            "get", "pools", "chat", "-o", "json", "--admin", f"http://{site.admin}"
+        )
+        assert code == 0, printed
+        percent: float | None = json.loads(printed)["prefilled_percent"]
+        return percent
+
+    async def all_named() -> bool:
+        return await prefilled_percent() == 100
+
+    await eventually(all_named, "access logs show it for all requests")
     await first[0].set_fault(EngineCrash())
     await eventually(lambda: only(p1), "the dead one is not named")
     await first[1].set_fault(EngineHang())
 
-    async def why() -> str:
-        code, printed, _ = await site.switchgear("why", "pool:chat", "--admin", f"http://{site.admin}")
-        assert code == 0, printed
+    async def why(subject: str) -> str:
+        _, printed, _ = await site.switchgear("why", subject, "--admin", f"http://{site.admin}")
         return printed
 
     async def aggregated() -> bool:
-        return "0 of 2 engines of pool first are named" in await why()
+        return "0 of 2 engines of pool first are named" in await why("pool:chat")
 
     await eventually(aggregated, "neither is named")
     await eventually(lambda: only(0), "decode engines prefill themselves")
+
+    async def fewer_named() -> bool:
+        percent = await prefilled_percent()
+        return percent is not None and 0 < percent < 90
+
+    await eventually(fewer_named, "access logs show it, whatever callers send under the header's name")
+    assert "Prefill: not named to decode engines: ejected." in await why("first/p0")
     await first[0].heal()
     await eventually(lambda: only(p0), "the healed one is named")
+    named_by = (
+        "Prefill: named by 2 of 2 engines in rotation of pool chat, for 100 % of the requests that get a name."
+    )
+    assert named_by in await why("first/p0")
     assert {await site.health(engine) for engine in decode} == {"HEALTHY"}

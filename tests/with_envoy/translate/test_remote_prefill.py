@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from chaos.fake_engine import EngineHang
 from chaos.fake_engine.routing_sidecar import PREFILLED_BY_HEADER
 from tests.eventually import eventually
 from tests.with_envoy.translate.conftest import Rig, view
-from xds_server.decide.decisions import Decisions, EngineDecision, Health, PoolDecisions
+from xds_server.decide.decisions import Decisions, EngineDecision, Health, PoolDecisions, PrefillDecision
 from xds_server.model.fleet import EngineId
 from xds_server.model.type_urls import ENDPOINT
 from xds_server.translate.envoy_json import as_json
@@ -37,8 +39,14 @@ def listed(engines: Sequence[Any], zones: str) -> str:
 
 
 def policy(
-    prefill: Sequence[Any], decode: Sequence[Any], *, zones: tuple[str, str] = ("", ""), percent: int = 100
+    prefill: Sequence[Any],
+    decode: Sequence[Any],
+    *,
+    zones: tuple[str, str] = ("", ""),
+    percent: int = 100,
+    above: int | None = None,
 ) -> str:
+    rules = f"pool: first, percent: {percent}" + (f", tokensAbove: {above}" if above else "")
     at_prefill, at_decode = zones[0] or "a" * len(prefill), zones[1] or "a" * len(decode)
     return f"""{V1} EnginePool
 metadata: {{name: first}}
@@ -51,7 +59,7 @@ metadata: {{name: spare}}
 spec: {{model: fake-model, endpoints: [{listed(decode[:1], "a")}]}}
 {V1} ModelRoute
 metadata: {{name: chat}}
-spec: {{listener: {{port: 8080}}, pools: [{{pool: chat}}], prefill: {{pool: first, percent: {percent}}}}}
+spec: {{listener: {{port: 8080}}, pools: [{{pool: chat}}], prefill: {{{rules}}}}}
 {V1} ModelRoute
 metadata: {{name: plain}}
 spec: {{listener: {{port: 8080}}, match: {{headers: [{{name: x-plain}}]}}, pools: [{{pool: chat}}]}}
@@ -88,9 +96,15 @@ def decided(health: Mapping[str, EngineDecision]) -> Decisions:
     return Decisions(engines=engines, zone_weights={}, ceilings={}, pools={"first": pool})
 
 
-async def push(one: Rig, health: Mapping[str, EngineDecision], *, cuts: bool = False) -> None:
+async def push(
+    one: Rig,
+    health: Mapping[str, EngineDecision],
+    *,
+    cuts: bool = False,
+    decisions: Decisions | None = None,
+) -> None:
     """Push the endpoints that follow from decisions on prefill engines; nothing else changes."""
-    items = translate(one.policies, one.fleet, decided(health), view(cuts=cuts))
+    items = translate(one.policies, one.fleet, decisions or decided(health), view(cuts=cuts))
     taken = "cluster.chat.update_success"
     before = (await one.envoy.stats(taken))[taken]
     one.push_endpoints({item.name: as_json(item) for item in items if item.type_url == ENDPOINT})
@@ -155,6 +169,40 @@ async def test_percent_sends_a_part(two_pools: Any) -> None:
     one, first, _ = await two_pools(1, 1, percent=25)
     found = await named(one, first, 400)
     assert 60 <= found["p0"] <= 145
+
+
+async def test_some_requests_get_no_name_while_prefill_engines_are_slow(two_pools: Any) -> None:
+    one, first, _ = await two_pools(2, 1)
+    slow = PrefillDecision(named_percent=25.0, reason="", since_s=0.0)
+    chat = PoolDecisions(engines={}, zones={}, ceilings={}, prefill=slow)
+    some = decided({})
+    await push(one, {}, decisions=replace(some, pools={**some.pools, "chat": chat}))
+    found = await named(one, first, 400, **FORGED)
+    assert 55 <= found["p0"] + found["p1"] <= 150
+    assert min(found["p0"], found["p1"]) > 15
+    await push(one, {})
+    assert (await named(one, first, 40))["none"] == 0
+
+
+async def test_only_prompts_above_a_size_are_prefilled_elsewhere(two_pools: Any) -> None:
+    one, _, _ = await two_pools(2, 1, above=500)
+
+    async def for_prompt(characters: int, **headers: str) -> set[bool]:
+        answers = [await one.complete(headers=headers, prompt="x" * characters) for _ in range(10)]
+        assert {answer.status for answer in answers} == {200}
+        return {PREFILLED_BY_HEADER in answer.headers for answer in answers}
+
+    rest = len(json.dumps({"model": "fake-model", "prompt": "", "max_tokens": 1}))
+    assert await for_prompt(4 * 500 - rest) == {False}
+    assert await for_prompt(4 * 500 - rest, **FORGED) == {False}, "callers cannot name an engine"
+    assert await for_prompt(4 * 500 - rest + 1) == {True}
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield json.dumps({"model": "fake-model", "prompt": "x", "max_tokens": 1}).encode()
+
+    kind = {"content-type": "application/json"}
+    async with one.client.post(f"{one.url}/v1/completions", data=chunks(), headers=kind) as answer:
+        assert (answer.status, PREFILLED_BY_HEADER in answer.headers) == (200, True), "a body of unknown size"
 
 
 async def test_lists_change_under_open_streams(two_pools: Any) -> None:

@@ -11,9 +11,10 @@ from engine.report import EngineReport, Evidence, Verdict
 from policies.load import load_contents
 from policies.model import PolicySet
 from tests.xds_server.admin_api import rows
-from tests.xds_server.ledger.conftest import decided, scene, seen, with_pool
+from tests.xds_server.ledger.conftest import POLICIES, decided, scene, seen, with_pool
 from xds_server.admin.views.context import UnknownNameError, subject_named
 from xds_server.admin.views.get_tables import pool_rows
+from xds_server.admin.views.pool_metrics import pool_metrics
 from xds_server.admin.views.why_subject import why
 from xds_server.admin_api.status_types import Explanation
 from xds_server.decide.decisions import (
@@ -32,7 +33,7 @@ from xds_server.ledger.ledger import Ledger
 from xds_server.model.fleet import EngineId, Fleet, declared, with_pod_states, with_report, with_traffic
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pod_state import PodPhase, PodState
-from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraffic
+from xds_server.model.pool_traffic import EngineTraffic, LatencyTail, PoolTraffic, PrefillUse, ProxyTraffic
 
 WELL = EngineDecision(health=Health.HEALTHY, reason="ready: tokens move", since_s=40.0)
 HUNG = EngineReport(
@@ -427,6 +428,61 @@ def test_why_and_get_pools_state_the_keys_that_are_away(policies: PolicySet, fle
     assert not [one for one in why("pool:chat", scene(policies, fleet, out)).because if "Affinity" in one]
     assert [one.keys_away_percent for one in pool_rows(scene(routed, fleet, out))] == [25.0]
     assert [one.keys_away_percent for one in pool_rows(scene(policies, fleet, out))] == [None]
+
+
+PREFILLING = """\
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: first}
+spec:
+  model: m
+  stage: prefill
+  endpoints:
+    - {address: 127.0.0.2, port: 1, name: p1, zone: a}
+    - {address: 127.0.0.2, port: 2, name: p2, zone: a}
+---
+apiVersion: switchgear.dev/v1alpha1
+kind: ModelRoute
+metadata: {name: chat}
+spec: {listener: {port: 8080}, pools: [{pool: chat}], prefill: {pool: first}}
+"""
+
+
+def staged() -> PolicySet:
+    decode = POLICIES.replace("  model: m\n", "  model: m\n  stage: decode\n")
+    return load_contents({Path("staged.yaml"): f"{decode}---\n{PREFILLING}".encode()})
+
+
+def test_why_states_for_how_many_requests_prefill_engines_are_named() -> None:
+    given = staged()
+    fleet = declared(given)
+    tail = LatencyTail(p50_s=0.31, p95_s=1.0, p99_s=2.0, calls=40)
+    use = PrefillUse(named=90, local=10, named_first_byte=tail)
+    fleet = with_traffic(fleet, {"chat": PoolTraffic(heard_at_s=100.0, prefill=use)})
+    seen_now = scene(given, fleet, decided(fleet))
+    said = (
+        "prefill engine was named for 90 % of 100 requests of the last minute; median first byte 0.31 s with a "
+        "name (40 streams)."
+    )
+    assert f"A {said}" in why("pool:chat", seen_now).because
+    assert f"Pool chat: a {said}" in why("pool:first", seen_now).because
+    assert {one.pool: one.prefilled_percent for one in pool_rows(seen_now)} == {"chat": 90.0, "first": None}
+    gauges = [one for one in pool_metrics(seen_now) if one.name == "switchgear_pool_prefilled_ratio"]
+    assert [(sample.labels, sample.value) for one in gauges for sample in one.samples] == [({"pool": "chat"}, 0.9)]
+
+
+def test_why_states_how_a_prefill_engine_is_named_or_why_not() -> None:
+    given = staged()
+    fleet = declared(given)
+    out = scene(
+        given,
+        fleet,
+        decided(fleet, p1=replace(WELL, health=Health.DRAINING), r4=replace(WELL, health=Health.UNHEALTHY)),
+    )
+    assert "Prefill: not named to decode engines: draining." in why("first/p1", out).because
+    said = "named by 3 of 3 engines in rotation of pool chat, for 100 % of the requests that get a name."
+    assert f"Prefill: {said}" in why("first/p2", out).because
+    assert not [one for one in why("chat/r1", out).because if "Prefill" in one]
 
 
 RETURNS = KEYED.replace("slackPercent: 25", "returnAfter: 1m")

@@ -164,6 +164,7 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.stage": ("decode",),
     "spec.prefill.pool": ("second",),
     "spec.prefill.percent": (50,),
+    "spec.prefill.tokensAbove": (500,),
     "spec.endpoints[].address": ("10.0.9.9", "e.example.com"),
     "spec.endpoints[].port": (8001,),
     "spec.endpoints[].agentPort": (9001,),

@@ -19,12 +19,20 @@ from xds_server.decide.decisions import (
     EngineDecision,
     Health,
     PoolDecisions,
+    PrefillDecision,
     ShareRamp,
 )
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report
 from xds_server.model.type_urls import CLUSTER, ENDPOINT, ROUTE
 from xds_server.model.view import View
-from xds_server.translate.prefillers import MOST_PREFILLERS, PrefillState, prefiller_lists, prefillers
+from xds_server.translate.prefillers import (
+    MOST_PREFILLERS,
+    PrefillState,
+    named_shares,
+    parsed_list,
+    prefiller_lists,
+    prefillers,
+)
 from xds_server.translate.view_resources import translate
 
 HEAD = "---\napiVersion: switchgear.dev/v1alpha1\nkind:"
@@ -87,10 +95,7 @@ def lists(
     names = {one.address: one.engine.id.engine for one in found}
     made = prefiller_lists(fleet.pools["chat"], decisions, found)
     return {
-        key.engine: {
-            names[address]: int(weight) for address, weight in (one.split("=") for one in text.split(","))
-        }
-        for key, text in made.items()
+        key.engine: {names[address]: weight for address, weight in parsed_list(text)} for key, text in made.items()
     }
 
 
@@ -181,6 +186,51 @@ def test_every_prefill_engine_gets_its_share(prefill: list[str], decode: list[st
     for number in range(len(prefill)):
         # Weights are whole numbers up to 100.
         assert got[f"p{number}"] == pytest.approx(1 / len(prefill), rel=0.1)
+
+
+@given(
+    st.lists(st.sampled_from("abc"), min_size=1, max_size=20),
+    st.lists(st.sampled_from("abcd"), min_size=1, max_size=9),
+)
+def test_named_shares_are_those_of_the_lists(prefill: list[str], decode: list[str]) -> None:
+    given = policies(
+        {f"p{number}": zone for number, zone in enumerate(prefill)},
+        {f"d{number}": zone for number, zone in enumerate(decode)},
+    )
+    fleet, decisions = declared(given), decided({"p0": decision(Health.UNHEALTHY)})
+    found = prefillers(given, fleet, decisions, "first")
+    shares = {name.engine: one for name, one in named_shares(fleet.pools["chat"], decisions, found).items()}
+    assert len(shares) == len(prefill)
+    drawn = lists(given, decisions, fleet)
+    assert sum(one.percent for one in shares.values()) == pytest.approx(100 if drawn else 0)
+    for name, share in shares.items():
+        assert (share.decoders, share.all_decoders) == (sum(name in one for one in drawn.values()), len(decode))
+        whole = sum(one.get(name, 0) / sum(one.values()) for one in drawn.values())
+        assert share.percent == pytest.approx(100 * whole / len(drawn) if drawn else 0)
+
+
+def test_an_entry_without_address_has_the_requests_that_get_no_name() -> None:
+    given = policies({"p0": "a", "p1": "a"}, {"d0": "a"})
+    some = PrefillDecision(named_percent=5.0, reason="", since_s=0.0)
+    chat = PoolDecisions(engines={}, zones={}, ceilings={}, prefill=some)
+    decisions = replace(decided(), pools={**decided().pools, "chat": chat})
+    fleet = declared(given)
+    found = prefillers(given, fleet, decisions, "first")
+    (text,) = prefiller_lists(fleet.pools["chat"], decisions, found).values()
+    assert text == "10.1.0.0:80=100,10.1.0.1:80=100,=3800"
+    shares = named_shares(fleet.pools["chat"], decisions, found)
+    assert {one.percent for one in shares.values()} == {50.0}, "of those that get a name"
+    out = decided({"p0": decision(Health.UNHEALTHY), "p1": decision(Health.UNHEALTHY)})
+    none = replace(out, pools={**out.pools, "chat": chat})
+    assert prefiller_lists(fleet.pools["chat"], none, prefillers(given, fleet, none, "first")) == {}
+
+
+def test_shares_count_decode_engines_in_rotation_only() -> None:
+    given = policies({"p0": "a", "p1": "b"}, {"d0": "a", "d1": "b"})
+    fleet, out = declared(given), decided({"d0": decision(Health.UNHEALTHY)}, pool="chat")
+    shares = named_shares(fleet.pools["chat"], out, prefillers(given, fleet, out, "first"))
+    assert {one.all_decoders for one in shares.values()} == {1}
+    assert sum(one.percent for one in shares.values()) == pytest.approx(100)
 
 
 def test_lists_are_bounded_and_differ() -> None:

@@ -98,6 +98,9 @@ def _pool(name: str, pool: PoolDecisions, scene: ViewContext) -> PoolStatus:
         answer_p99_s=None if traffic is None or traffic.answer is None else traffic.answer.p99_s,
         first_byte_p99_s=None if traffic is None or traffic.first_byte is None else traffic.first_byte.p99_s,
         telemetry_age_s=_age(scene.now.s, None if traffic is None else traffic.heard_at_s),
+        prefilled_percent=None
+        if traffic is None or traffic.prefill is None
+        else round(100 * traffic.prefill.named_ratio, 1),
         shadow=tuple(part for part, mode in parts.items() if resilience.shadowed(mode)),
         revisions=_revisions(pool),
         regions=tuple(

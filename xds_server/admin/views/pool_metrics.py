@@ -37,6 +37,10 @@ _FIGURES: Final[tuple[tuple[GaugeFamilySpec, Callable[[PoolStatus], float | None
         PoolMetrics.pool_keys_away_ratio,
         lambda one: None if one.keys_away_percent is None else one.keys_away_percent / 100,
     ),
+    (
+        PoolMetrics.pool_prefilled_ratio,
+        lambda one: None if one.prefilled_percent is None else one.prefilled_percent / 100,
+    ),
 )
 """Column of ``get pools`` behind each metric."""
 

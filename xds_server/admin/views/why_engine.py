@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from engine.report import EngineReport, Verdict
+from policies.remote_prefill import Stage
 from policies.resilience import ResilienceSpec
 from xds_server.admin.views.context import UnknownNameError, ViewContext, event_status, rule_status
 from xds_server.admin_api.status_types import Explanation
@@ -21,6 +22,7 @@ from xds_server.model.text import age_text, duration_text
 from xds_server.translate.affinity import slack_by_pool
 from xds_server.translate.engine_selection import adapters_by_pool
 from xds_server.translate.key_shares import KeyShare, key_shares
+from xds_server.translate.prefillers import MOST_PREFILLERS, decode_pools, named_shares, prefillers
 from xds_server.translate.strict_sessions import strict_pools
 
 MOST_PAST: Final = 12
@@ -71,6 +73,7 @@ class _Case:
     key_share: KeyShare | None
     keeps_sessions: bool
     kept_percent: float
+    prefill: tuple[str, ...]
     now_s: float
     is_known: bool
 
@@ -106,6 +109,7 @@ def why_engine(key: EngineId, scene: ViewContext) -> Explanation:
         else key_shares(key.pool, scene.fleet.pools[key.pool], scene.decisions).get(key.engine),
         keeps_sessions=key.pool in strict_pools(scene.policies.routes),
         kept_percent=scene.decisions.pools[key.pool].sessions.get(key, 0.0),
+        prefill=tuple(_prefill(key, scene)),
         now_s=scene.now.s,
         is_known=scene.fleet.is_known(engine),
     )
@@ -182,6 +186,7 @@ def _because(case: _Case) -> Iterator[str]:
         yield _affinity(case, case.slack_percent)
     if case.keeps_sessions:
         yield _sessions(case)
+    yield from case.prefill
     pod = case.engine.pod_state
     if pod is not None and pod.standing is not PodPhase.PRESENT:
         yield f"Orchestrator state: {_STANDINGS[pod.standing]}: {_sentence(pod.reason)}"
@@ -253,6 +258,32 @@ def _share(share: KeyShare | None) -> str:
     if least == most:
         return f", {least} % of the pool's by weight"
     return f", {least} to {most} % of the pool's by weight and the caller's zone"
+
+
+def _prefill(key: EngineId, scene: ViewContext) -> Iterator[str]:
+    """How decode engines name this prefill engine, or why they do not; nothing for other engines."""
+    if scene.policies.pools[key.pool].spec.stage is not Stage.PREFILL:
+        return
+    found = prefillers(scene.policies, scene.fleet, scene.decisions, key.pool)
+    own = next(one for one in found if one.engine.id == key)
+    if own.weight <= 0:
+        yield f"Prefill: not named to decode engines: {own.why_not or 'its weight is 0'}."
+        return
+    decoders = [pool for pool, prefill in decode_pools(scene.policies).items() if prefill == key.pool]
+    if not decoders:
+        yield f"Prefill: no route lets pool {key.pool} prefill."
+    for pool in decoders:
+        share = named_shares(scene.fleet.pools.get(pool, ()), scene.decisions, found)[key]
+        if share.decoders:
+            yield (
+                f"Prefill: named by {share.decoders} of {share.all_decoders} engines in rotation of pool {pool}, "
+                f"for {share.percent:.3g} % of the requests that get a name."
+            )
+        else:
+            yield (
+                f"Prefill: named by no engine of pool {pool}: those of its region use other zones, or have "
+                f"{MOST_PREFILLERS} others on their lists."
+            )
 
 
 def _sessions(case: _Case) -> str:

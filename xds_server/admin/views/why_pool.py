@@ -9,7 +9,7 @@ from xds_server.admin_api.status_types import Explanation, RuleStatus
 from xds_server.decide.decisions import AdmissionDecision, DeadlineDecision, Health, PoolDecisions
 from xds_server.decide.diff import policy_fields
 from xds_server.model.order import pool_key
-from xds_server.model.pool_traffic import PoolTraffic
+from xds_server.model.pool_traffic import PoolTraffic, PrefillUse
 from xds_server.model.text import duration_text
 from xds_server.translate.affinity import slack_by_pool
 from xds_server.translate.engine_selection import adapters_by_pool
@@ -152,8 +152,32 @@ def _prefill(name: str, scene: ViewContext) -> Iterator[str]:
     usable = sum(one.weight > 0 for one in found)
     text = f"Prefill: {usable} of {len(found)} engines of pool {prefill} are named to decode engines"
     yield f"{text}." if usable else f"{text}; decode engines prefill themselves."
+    for decode in served or [name]:
+        traffic = scene.fleet.traffic.get(decode)
+        if traffic is not None and traffic.prefill is not None:
+            yield f"{f'Pool {decode}: a' if served else 'A'}{_prefill_use(traffic.prefill)}"
+        decided = scene.decisions.pools.get(decode)
+        if decided is not None and decided.prefill is not None:
+            since = duration_text(scene.now.s - decided.prefill.since_s)
+            yield (
+                f"{f'Pool {decode}: named' if served else 'Named'} to {decided.prefill.named_percent:g} % of "
+                f"requests for {since}: {decided.prefill.reason}."
+            )
     for one in [one for one in found if one.why_not][:_MOST_NAMED]:
         yield f"- {one.engine.id.engine} is not named: {one.why_not}."
+
+
+def _prefill_use(use: PrefillUse) -> str:
+    whole = use.named + use.local
+    text = (
+        f" prefill engine was named for {100 * use.named_ratio:.0f} % of {whole:.0f} requests of the last minute"
+    )
+    first = [
+        f"{tail.p50_s:.2g} s {what} ({tail.calls} streams)"
+        for what, tail in (("with a name", use.named_first_byte), ("without", use.local_first_byte))
+        if tail is not None
+    ]
+    return f"{text}; median first byte {', '.join(first)}." if first else f"{text}."
 
 
 def _returns(pool: PoolDecisions) -> str:

@@ -139,8 +139,15 @@ def admission_decision(
     """
     pool, resilience, classes, by_role = policy.spec, policy.resilience, policy.classes, proxies.by_role
     ready = ready_capacity(pool, engines, traffic)
+    places = 0 if before is None else before.decided.prefill_places
     whole = total_ceiling(
-        resilience.limits, pool, ready, before, prefill=prefill, whole=in_flight(traffic) if prefill else 0
+        resilience.limits,
+        pool,
+        ready,
+        before,
+        prefill=prefill,
+        whole=in_flight(traffic) if prefill or places else 0,
+        now_s=now_s,
     )
     total, how = whole.total, whole.how
     in_force = not resilience.shadowed(resilience.limits.mode)
@@ -237,6 +244,9 @@ def admission_decision(
         traffic=traffic,
         proxies=proxies.by_node,
         divided_at_s=now_s,
+        places_at_s=(-math.inf if before is None else before.places_at_s)
+        if places == whole.prefill_places
+        else now_s,
         idle_limit=idle_sidecar_limit(
             supply, of_class, around, classes, known.idle_limit if known is not None else None
         ),

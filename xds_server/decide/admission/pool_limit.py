@@ -7,6 +7,7 @@ its share, so the promise holds at any capacity.
 The ceiling moves at once when an engine comes or goes. Small changes of learned values do not move it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -90,6 +91,7 @@ def total_ceiling(
     *,
     prefill: PrefillLoad | None = None,
     whole: int = 0,
+    now_s: float = math.inf,
 ) -> TotalCeiling:
     """The ceiling and its formula; unchanged if only learned values moved it, and by little.
 
@@ -99,8 +101,14 @@ def total_ceiling(
     total, how = pool_ceiling(limits, service_s, ready.slots)
     places = 0
     if limits.max_concurrent is None:
-        wanted = prefill_places(prefill, whole, (ready.slots, ready.per_s))
-        places = settled_places(wanted, 0 if before is None else before.decided.prefill_places, total)
+        places = settled_places(
+            prefill_places(prefill, whole, (ready.slots, ready.per_s)),
+            0 if before is None else before.decided.prefill_places,
+            total,
+            decoding=whole - (0.0 if prefill is None else min(prefill.in_flight, whole)),
+            held=whole,
+            age_s=math.inf if before is None else now_s - before.places_at_s,
+        )
     if places:
         total, how = total + places, f"{how} + {places} in prefill"
     same = before is not None and before.basis[:1] == ((limits, ready.by),)

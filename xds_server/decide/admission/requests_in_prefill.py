@@ -11,6 +11,8 @@ service time of decode engines, and a slow prefill stage shrinks the ceiling of 
   computed. A decode pool that is full still admits nothing, so no prefill begins: of ``d`` in decode and ``D``
   that the limits allow, ``d + P x (1 - E / X) <= D``, hence ``d`` never exceeds ``D``.
 
+These places are given in steps (``settled_places``), so ``d`` may exceed ``D`` by about a step for a second.
+
 ``P`` is what fresh reports of prefill engines say; pools that share these engines divide it by their requests in
 flight.
 """
@@ -28,8 +30,23 @@ from xds_server.model.pool_traffic import STALE_S, PoolTraffic
 _FEW: Final = 0.1
 """Share of the ceiling below which requests in prefill get no places: they vary, and each move is a push."""
 
+_STEP: Final = 0.25
+"""Places are whole multiples of this share of the ceiling, while decode engines have room."""
+
+_ROOM: Final = 0.25
+"""More places are given when less than this share of the ceiling is free: before requests need them."""
+
+_FULL: Final = 0.9
+"""Share of the ceiling in decode from which places are no more than the requests in prefill justify."""
+
 _FALLS: Final = 0.5
-"""Places stay until the requests in prefill justify only this share of them."""
+"""Otherwise places stay until these justify only this share of them."""
+
+MOVED_EACH_S: Final = 1.0
+"""Places move at most this often: reports of prefill engines are as old."""
+
+_FALLS_AFTER_S: Final = 5.0
+"""How long places stay at least while decode engines have room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +103,21 @@ def prefill_places(load: PrefillLoad | None, whole: float, decode: tuple[float, 
     return waiting if load.per_s <= ends_per_s else waiting * ends_per_s / load.per_s
 
 
-def settled_places(places: float, before: int, ceiling: int) -> int:
-    """Whole places, above a tenth of the ceiling: raised at once, lowered when half of them are left."""
+def settled_places(places: float, before: int, ceiling: int, *, decoding: float, held: float, age_s: float) -> int:
+    """Places from now on; ``before`` were given ``age_s`` ago.
+
+    Of ``held`` requests in flight ``decoding`` are in decode. Counts of prefill engines jump from report to
+    report. Each move is a push to every proxy, so places follow only if a request may need them, or if those
+    given would fill the decode engines beyond ``ceiling``.
+    """
     wanted = math.ceil(places) if places >= _FEW * ceiling else 0
-    return before if _FALLS * before <= wanted <= before else wanted
+    if wanted == before or age_s < MOVED_EACH_S:
+        return before
+    full = decoding >= _FULL * ceiling
+    step = math.ceil(_STEP * ceiling)
+    stepped = wanted if full else step * math.ceil(wanted / step)
+    if wanted > before:
+        return stepped if held + _ROOM * ceiling >= ceiling + before else before
+    if full:
+        return wanted
+    return stepped if wanted <= _FALLS * before and age_s >= _FALLS_AFTER_S else before

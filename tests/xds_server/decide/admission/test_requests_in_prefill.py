@@ -83,6 +83,45 @@ def test_full_decode_engines_stop_prefill_and_never_fill_beyond_their_limit(
     assert admitted >= 0.8 * able_per_s * 3000 * step_s
 
 
+@given(
+    slots=st.integers(4, 60),
+    service_s=st.floats(0.2, 5),
+    prefill_slots=st.integers(1, 60),
+    prefill_s=st.floats(0.2, 8),
+    wait_s=st.floats(0.2, 3),
+    arrivals_per_s=st.floats(1, 400),
+)
+@example(slots=60, service_s=0.2, prefill_slots=60, prefill_s=8, wait_s=3, arrivals_per_s=400)
+@example(slots=15, service_s=0.25, prefill_slots=23, prefill_s=0.25, wait_s=1.0, arrivals_per_s=97.0)
+@settings(max_examples=60)
+def test_settled_places_lose_no_request_and_fill_decode_engines_by_about_a_step_more(
+    *, slots: int, service_s: float, prefill_slots: int, prefill_s: float, wait_s: float, arrivals_per_s: float
+) -> None:
+    """The flow of above for some seconds, with places as they are pushed."""
+    limit = slots * (1 + wait_s / service_s)
+    decode_per_s, step_s = slots / service_s, min(prefill_s, service_s) / 40
+    waiting = decoding = admitted = 0.0
+    places, moved_at_s, moves = 0, float("-inf"), 0
+    for number in range(3000):
+        prefill_per_s = min(waiting, prefill_slots) / prefill_s
+        load = PrefillLoad(in_flight=waiting, per_s=prefill_per_s)
+        held, now_s = waiting + decoding, number * step_s
+        wanted = prefill_places(load, held, (slots, decode_per_s))
+        fresh = settled_places(
+            wanted, places, round(limit), decoding=decoding, held=held, age_s=now_s - moved_at_s
+        )
+        if fresh != places:
+            places, moved_at_s, moves = fresh, now_s, moves + 1
+        entered = min(max(0.0, limit + places - held), arrivals_per_s * step_s)
+        waiting += entered - prefill_per_s * step_s
+        decoding += (prefill_per_s - decode_per_s * min(1.0, decoding / slots)) * step_s
+        admitted += entered
+        assert decoding <= 1.3 * limit
+    able_per_s = min(arrivals_per_s, decode_per_s, prefill_slots / prefill_s)
+    assert admitted >= 0.8 * able_per_s * 3000 * step_s
+    assert moves <= 3000 * step_s + 1
+
+
 def test_service_time_leaves_out_the_share_in_prefill() -> None:
     seen = traffic_in_decode(TRAFFIC, PrefillLoad(in_flight=4, per_s=10))
     assert seen is not None
@@ -96,13 +135,44 @@ def test_service_time_leaves_out_the_share_in_prefill() -> None:
     assert {one.busy for one in more.engines.values()} == {0.0}, "reports are of different moments"
 
 
-def test_places_move_up_at_once_and_down_by_halves() -> None:
-    assert settled_places(3.2, 0, 64) == 0, "a few have room anyway"
-    assert settled_places(12.3, 0, 64) == 13
-    assert settled_places(20.0, 13, 64) == 20
-    assert settled_places(11.0, 20, 64) == 20
-    assert settled_places(9.0, 20, 64) == 9
-    assert settled_places(0.0, 9, 64) == 0
+def settled(places: float, before: int, **more: float) -> int:
+    """Of a ceiling of 64, with little in decode and the pool as full as its places allow."""
+    given = {"decoding": 10.0, "held": 64.0 + before, "age_s": 60.0, **more}
+    return settled_places(places, before, 64, **given)
+
+
+def test_places_grow_in_steps_when_requests_may_need_them() -> None:
+    assert settled(3.2, 0) == 0, "a few have room anyway"
+    assert settled(12.3, 0) == 16
+    assert settled(20.0, 16) == 32
+    assert settled(20.0, 16, held=60) == 16, "a quarter is free"
+    assert settled(20.0, 16, held=65) == 32
+    assert settled(20.0, 16, decoding=58) == 20, "decode engines are full"
+
+
+def test_places_fall_by_halves_later_or_at_once_if_decode_engines_are_full() -> None:
+    assert settled(17.0, 32) == 32
+    assert settled(16.0, 32) == 16
+    assert settled(16.0, 32, age_s=4) == 32
+    assert settled(0.0, 16) == 0
+    assert settled(17.0, 32, decoding=58) == 17
+    assert settled(17.0, 32, decoding=58, age_s=2) == 17
+    assert settled(17.0, 32, decoding=58, age_s=0.9) == 32, "reports are as old"
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 200)), max_size=40), st.integers(1, 200))
+@example(counts=[(50, 50), (0, 50)] * 20, ceiling=50)
+def test_places_move_once_a_second_at_most(counts: list[tuple[int, int]], ceiling: int) -> None:
+    """Whatever proxies and prefill engines report, in four rounds a second."""
+    places, moved_at_s, moves = 0, float("-inf"), 0
+    for number, (waiting, decoding) in enumerate(counts):
+        now_s = number / 4
+        found = settled_places(
+            waiting, places, ceiling, decoding=decoding, held=waiting + decoding, age_s=now_s - moved_at_s
+        )
+        if found != places:
+            places, moved_at_s, moves = found, now_s, moves + 1
+    assert moves <= len(counts) / 4 + 1
 
 
 NOW_S = 100.0
@@ -137,10 +207,10 @@ def test_ceiling_grows_by_the_requests_in_prefill_and_names_them() -> None:
     ready = ready_capacity(POOL, engines, None)
 
     def ceiling(prefill: PrefillLoad | None, **limits: object) -> TotalCeiling:
-        return total_ceiling(Limits.model_validate(limits), POOL, ready, None, prefill=prefill, whole=200)
+        return total_ceiling(Limits.model_validate(limits), POOL, ready, None, prefill=prefill, whole=320)
 
     load = PrefillLoad(in_flight=100, per_s=50)
     assert ceiling(None).total == before
-    assert (ceiling(load).total, ceiling(load).prefill_places) == (before + 100, 100)
-    assert "+ 100 in prefill" in ceiling(load).how
+    assert (ceiling(load).total, ceiling(load).prefill_places) == (before + 160, 160)
+    assert "+ 160 in prefill" in ceiling(load).how
     assert ceiling(load, maxConcurrent=50).total == 50, "the written limit"

@@ -74,7 +74,7 @@ export class Pools {
     card.gauge.querySelector("b").style.setProperty("--v", (100 * Math.min(row.slots ?? 0, top)) / top);
     const load = (row.stage ? `stage ${row.stage}: ` : "") + `${number(row.inFlight)} in flight, ${number(row.slots)} slots, limit ${number(row.ceiling)}`;
     card.gauge.setAttribute("aria-label", load);
-    setText(card.limits, load + (row.keptIn ? `; ${row.keptIn} kept in rotation by the capacity floor` : "") + (row.keysAwayPercent ? `; ${number(row.keysAwayPercent)} % of the keys with another engine` : "") + (row.shadow.length ? `; shadow: ${row.shadow.join(", ")}` : ""));
+    setText(card.limits, load + (row.keptIn ? `; ${row.keptIn} kept in rotation by the capacity floor` : "") + (row.keysAwayPercent ? `; ${number(row.keysAwayPercent)} % of the keys with another engine` : "") + (row.prefilledPercent === null ? "" : `; ${number(row.prefilledPercent)} % of requests prefilled by other engines`) + (row.shadow.length ? `; shadow: ${row.shadow.join(", ")}` : ""));
     card.limits.title = row.ceilingReason;
     this.flow(name, card);
   }
