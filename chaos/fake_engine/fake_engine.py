@@ -62,6 +62,7 @@ class FakeEngine:
         self.book = CallLog()
         self.metrics = FakeVllmMetrics(config.model, config.data_parallel_size)
         self.adapters = config.adapters
+        self.adapter_requests = 0  # requests to load one, over all processes
         self.terminated = asyncio.Event()  # after SIGTERM: port closed, no connections
         self._port = EnginePort(config.host, config.port, config.tls)
         self._fault: EngineFault | None = None
