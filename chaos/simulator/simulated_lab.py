@@ -30,7 +30,7 @@ from policies.load import load_contents
 from policies.model import PolicySet
 from policies.remote_prefill import Stage
 from xds_server.engine_health.agent_state import FRESH_S
-from xds_server.engine_health.engine_prober import probe_settings
+from xds_server.engine_health.engine_clients import probe_settings
 from xds_server.model.fleet import EngineId
 
 WARM_UP_S: Final = 4.0
