@@ -84,6 +84,16 @@ def _in_pool(pool: EnginePool, document: ValidatedDocument) -> Iterator[Problem]
             else "set service to the name of the Service in front of the engines",
         )
     yield from _names_to_prove(pool, document)
+    adapters = pool.spec.adapters
+    for number, before in repeated(one.name for one in adapters):
+        line = line_of(document.at("spec", "adapters", before))
+        yield problem_in(
+            document,
+            "SG040",
+            ("spec", "adapters", number, "name"),
+            f"duplicate adapter {adapters[number].name}; the first is in line {line}",
+            hint="keep one of the two",
+        )
     longest = pool.spec.longest_service_time
     if longest is not None and longest < pool.spec.service_time:
         yield problem_in(

@@ -202,6 +202,7 @@ def _pool(pool: PoolStatus) -> PoolRow:
         shadow=pool.shadow,
         fallback=pool.fallback,
         keys_away_percent=pool.keys_away_percent,
+        adapters={one.adapter: one.engines for one in pool.adapters},
     )
 
 
