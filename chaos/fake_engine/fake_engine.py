@@ -19,6 +19,7 @@ from chaos.fake_engine.call_log import CallLog, CallOutcome
 from chaos.fake_engine.data_parallel import DataParallelRanks
 from chaos.fake_engine.engine_config import EngineConfig
 from chaos.fake_engine.engine_faults import (
+    EngineAdapterLost,
     EngineCrash,
     EngineFault,
     EngineFlap,
@@ -175,8 +176,12 @@ class FakeEngine:
 
     async def _act(self, fault: SteadyEngineFault | EngineSigterm | None) -> None:
         self._notice_stop()
-        was_dead = isinstance(self._acting, EngineSigterm)
+        was_dead, had_lost = isinstance(self._acting, EngineSigterm), isinstance(self._acting, EngineAdapterLost)
         self._acting = fault
+        if isinstance(fault, EngineAdapterLost):
+            self.adapters = ()
+        elif had_lost:
+            self.adapters = tuple(dict.fromkeys((*self.config.adapters, *self.adapters)))
         if isinstance(fault, EngineCrash):
             self._port.refuse()
             self._lose_calls("crash")

@@ -102,6 +102,7 @@ class _Building:
                     slots=spot.slots,
                     costs=costs,
                     gate=pool.gate,
+                    adapter=pool.adapter,
                     kv_transfer_token_s=kv_transfer_token_s(plan.experiment),
                     prefill_cache_tokens=longest if prefills else None,
                     prefix_cache_blocks=None if alone else -(-spot.slots * longest // BLOCK_SIZE),

@@ -101,6 +101,9 @@ TRIES_IN_A_POOL: Final = 2
 One failed try may be an engine's fault; after two the pool's is likely.
 """
 
+NOT_FOUND: Final = 404
+"""vLLM's answer for a model or an adapter that it does not serve."""
+
 _MOST_TRIES: Final = 11
 """The first one and the most retries that a policy may ask for."""
 
@@ -241,7 +244,7 @@ def envoy_routes(
     kept = session_config(route.spec.affinity, reach.sessions)
     wanted = route.spec.match.stream
     rules = {
-        streaming: with_prefill_failures(route, spec, effective_spec(spec, decided, streaming=streaming))
+        streaming: with_route_failures(route, spec, effective_spec(spec, decided, streaming=streaming))
         for streaming in ((True, False) if wanted is None else (wanted,))
     }
     steps = {streaming: _deadline_steps(decided, streaming=streaming) for streaming in rules}
@@ -270,11 +273,16 @@ def envoy_routes(
     return (*refused, *hopeless, *(one for who in fallback_variants(route, models) for one in served(who)))
 
 
-def with_prefill_failures(route: ModelRoute, written: ResilienceSpec, rules: ResilienceSpec) -> ResilienceSpec:
-    """These rules, and another try where a side-car could not reach the prefill engine: it draws another one."""
-    if route.spec.prefill is None or written.retries.statuses is not None:
+def with_route_failures(route: ModelRoute, written: ResilienceSpec, rules: ResilienceSpec) -> ResilienceSpec:
+    """These rules, and another try for failures of this kind of route.
+
+    A side-car that could not reach the prefill engine draws another one. An engine that lost the adapter answers
+    404 until its list is read again.
+    """
+    also = {BAD_GATEWAY} if route.spec.prefill is not None else {NOT_FOUND} if route.spec.adapter else set()
+    if not also or written.retries.statuses is not None:
         return rules
-    statuses = tuple(sorted({*rules.retries.statuses_in_force, BAD_GATEWAY}))
+    statuses = tuple(sorted({*rules.retries.statuses_in_force, *also}))
     return rules.model_copy(update={"retries": rules.retries.model_copy(update={"statuses": statuses})})
 
 
