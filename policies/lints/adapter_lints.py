@@ -41,7 +41,7 @@ def _loads_without_use(policies: PolicySet) -> Iterator[Finding]:
     asked: dict[str, set[str]] = {}
     for route in policies.routes.values():
         for target in (*(share.pool for share in route.spec.pools), *route.spec.fallbacks):
-            asked.setdefault(target, set()).add(route.spec.adapter_name)
+            asked.setdefault(target, set()).update(route.spec.adapter_names)
     for name, pool in policies.pools.items():
         for number, adapter in enumerate(pool.spec.adapters):
             if adapter.name not in asked.get(name, ()):

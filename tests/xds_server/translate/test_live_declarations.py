@@ -144,6 +144,10 @@ BASES: Final[Mapping[str, Edits]] = {
         ("ResiliencePolicy", "spec.hedging.enabled", False),
     ),
     "affinity": (("ModelRoute", "spec.affinity", {"header": "x-s"}),),
+    "adapter": (
+        ("ModelRoute", "spec.adapter", True),
+        ("ModelRoute", "spec.adapterCanary", {"name": "v2", "percent": 5}),
+    ),
     "static answer": (("ModelRoute", "spec.staticAnswer", {"fromLevel": 3, "body": "{}"}),),
     "stages": (
         ("EnginePool", "spec.stage", "decode"),
@@ -256,6 +260,8 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.allowedRegions": (["r1"],),
     "spec.affinity.mode": ("soft", "strict"),
     "spec.affinity.header": ("x-other",),
+    "spec.adapterCanary.name": ("v3",),
+    "spec.adapterCanary.percent": (10,),
     "spec.staticAnswer.fromLevel": (1, 4),
     "spec.staticAnswer.status": (200,),
     "spec.staticAnswer.contentType": ("text/plain",),
@@ -384,9 +390,12 @@ def base(name: str) -> tuple[Mapping[str, dict[str, Any]], BuildResult]:
 
 def refused(path: str, route: Mapping[str, Any]) -> bool:
     """Whether the loader refuses an edit of this field in this route."""
-    affinity = route.get("affinity", {})
+    affinity, canary = route.get("affinity", {}), "adapterCanary" in route
     return (
-        (path == "spec.public" and "model" in route["match"])
+        (path.startswith("spec.adapterCanary.") and not canary)
+        or (canary and path in {"spec.adapter", "spec.match.model", "spec.listener.requestFields", "spec.public"})
+        or (canary and path.startswith("spec.affinity."))
+        or (path == "spec.public" and "model" in route["match"])
         or (path == "spec.adapter" and "model" not in route["match"])
         or (path in KEYED and not affinity)
         or (path.startswith("spec.staticAnswer.") and "staticAnswer" not in route and not path.endswith("body"))
