@@ -38,7 +38,7 @@ class EngineConfig:
     lora_modules: str = ""
     no_runtime_lora: bool = False  # without VLLM_ALLOW_RUNTIME_LORA_UPDATING: no adapter is loaded or unloaded
     lora_paths: str = ""  # paths with adapters, with commas; others are refused; empty: every path has one
-    lora_load_s: float = 0.0  # duration of a load; generation goes on meanwhile
+    lora_load_s: float = 0.0  # duration of a load; generation continues meanwhile
     # vLLM: --max-num-queued-reqs, a limit on unfinished calls, running and waiting; None for no limit.
     max_unfinished: int | None = None
     first_token_gate: bool = False  # hold stream headers until the first token

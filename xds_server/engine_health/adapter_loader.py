@@ -21,7 +21,7 @@ from xds_server.engine_health.adapter_plan import (
     AdapterLoad,
     Attempts,
     Situation,
-    asked,
+    accepted,
     boot_id,
     due_loads,
     failed,
@@ -68,7 +68,7 @@ class AdapterLoader:
         self._running: dict[AdapterLoad, str] = {}
         self._attempts: Attempts = NO_ATTEMPTS
 
-    def troubles(self) -> Mapping[tuple[str, str], str]:
+    def load_failures(self) -> Mapping[tuple[str, str], str]:
         """By pool and adapter: the engine that was asked last without success, and why."""
         found: dict[tuple[str, str], tuple[float, str]] = {}
         for load, attempt in self._attempts.items():
@@ -114,7 +114,7 @@ class AdapterLoader:
             process = self._running.pop(load)
         before, now_s = self._attempts.get(load), self._clock()
         if failure is None:
-            after = asked(before, process, now_s)
+            after = accepted(before, process, now_s)
         else:
             after = failed(before, process, failure.detail, now_s)
             self._record(load, "refused" if failure.answered else "failed", failure.detail)

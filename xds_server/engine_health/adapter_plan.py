@@ -29,7 +29,7 @@ AWAY_S: Final = 30.0
 """An ejected engine counts with its adapters for this long; then another one loads them."""
 
 BACKOFF: Final = ExponentialBackoff(first_s=10.0, most_s=600.0)
-"""After failed loads of one adapter by one engine; another process of the engine begins anew."""
+"""After failed loads of one adapter by one engine; another process of the engine is asked at once."""
 
 _PER_POOL: Final = 10
 _MOST_PER_POOL: Final = 8
@@ -52,7 +52,7 @@ class AdapterLoad(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadAttempt:
-    """The last attempt: ``asked``: the engine said that it loaded it, and has until ``until_s`` to list it.
+    """The last attempt: ``asked``: the engine answered that it loaded it, and has until ``until_s`` to list it.
 
     Otherwise it failed ``failures`` times in a row, for the reason ``trouble``, and is asked again at ``until_s``.
     """
@@ -91,14 +91,16 @@ def settled(attempts: Attempts, situation: Situation, now_s: float) -> Settled:
             continue
         elif attempt.asked and now_s >= attempt.until_s:
             ended.append((key, "unlisted"))
-            kept[key] = failed(attempt, attempt.boot_id, "it said that it loaded it, and does not list it", now_s)
+            kept[key] = failed(
+                attempt, attempt.boot_id, "it answered that it loaded it, and does not list it", now_s
+            )
         else:
             kept[key] = attempt
     return Settled(attempts=kept, ended=tuple(ended))
 
 
-def asked(before: LoadAttempt | None, boot_id: str, now_s: float) -> LoadAttempt:
-    """An engine said that it loaded the adapter."""
+def accepted(before: LoadAttempt | None, boot_id: str, now_s: float) -> LoadAttempt:
+    """An engine answered that it loaded the adapter."""
     failures = before.failures if before is not None and before.boot_id == boot_id else 0
     return LoadAttempt(boot_id=boot_id, asked=True, until_s=now_s + LISTED_WITHIN_S, failures=failures)
 

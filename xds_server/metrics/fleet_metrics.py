@@ -451,7 +451,7 @@ class PoolMetrics(MetricChapter):
         "adapter_loads_total",
         "loads",
         "Loads of LoRA adapters that engines were asked for (spec.adapters of an EnginePool), by result: loaded "
-        "(the engine lists it), unlisted (it said so, and does not list it), refused, or failed (no answer).",
+        "(the engine lists it), unlisted (it answered 200, and does not list it), refused, or failed (no answer).",
         "Rising without loaded: condition SG279 names the engine and its answer.",
         LabelSet(labels={"result": ("loaded", "unlisted", "refused", "failed")}),
     )

@@ -103,7 +103,7 @@ async def test_adapter_is_loaded_once_into_each_engine_and_after_a_restart_again
             await first.heal()
             await one.watched.until(lambda: one.results["loaded"] == 3, "again, by the new process")
             assert [engine.adapter_requests for engine in (first, second)] == [2, 1]
-            assert not one.loader.troubles()
+            assert not one.loader.load_failures()
 
 
 async def test_engine_that_does_not_allow_it_is_named_and_another_is_asked() -> None:
@@ -115,7 +115,7 @@ async def test_engine_that_does_not_allow_it_is_named_and_another_is_asked() -> 
             one.leads = True
             await one.watched.until(lambda: one.results["loaded"] == 1, "the other one")
             assert one.results == {"refused": 1, "loaded": 1}
-            [trouble] = one.loader.troubles().values()
+            [trouble] = one.loader.load_failures().values()
             assert trouble.startswith("e0: HTTP 404 from /v1/load_lora_adapter")
 
 
@@ -126,7 +126,7 @@ async def test_path_that_an_engine_cannot_read_stays_a_trouble_with_backoff() ->
             await one.watched.until(lambda: one.results["refused"] == 1, "refused")
             await one.watched.looks(8)
             assert engine.adapter_requests == 1, "asked again later"
-            assert "No adapter found for /adapters/sql" in one.loader.troubles()["pool", "sql"]
+            assert "No adapter found for /adapters/sql" in one.loader.load_failures()["pool", "sql"]
 
 
 async def test_key_of_the_probe_opens_the_engine_and_is_not_quoted() -> None:
@@ -134,7 +134,7 @@ async def test_key_of_the_probe_opens_the_engine_and_is_not_quoted() -> None:
         setup = loading(policies({"e0": engine.port}, apiKeySecret="engines"), SQL)
         async with loader(setup, api_keys={"engines": "s3cret"}) as one:
             await one.watched.until(lambda: one.results["loaded"] == 1, "with the key")
-            assert not one.loader.troubles()
+            assert not one.loader.load_failures()
 
 
 async def test_replica_that_does_not_lead_asks_for_nothing() -> None:
@@ -177,6 +177,6 @@ async def test_engines_that_misbehave_cost_little_and_are_named(
     monkeypatch.setattr("chaos.fake_engine.vllm_routes._Routes.load_adapter", answer)
     async with engines(EngineConfig()) as (engine,), loader(loading(policies({"e0": engine.port}), SQL)) as one:
         await one.watched.until(lambda: one.results[result] == 1, result)
-        assert said in one.loader.troubles()["pool", "sql"]
+        assert said in one.loader.load_failures()["pool", "sql"]
         await one.watched.looks(4)
         assert one.results.total() == 1

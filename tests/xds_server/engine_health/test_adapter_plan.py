@@ -22,7 +22,7 @@ from xds_server.engine_health.adapter_plan import (
     AdapterLoad,
     Attempts,
     Situation,
-    asked,
+    accepted,
     due_loads,
     failed,
     settled,
@@ -138,11 +138,11 @@ def test_a_refusal_waits_and_another_engine_is_asked() -> None:
     assert due(situation({"e0": ()}, one), attempts, at_s=NOW_S + BACKOFF.first_s) == ["e0:sql"]
     again = failed(refused, "b1", "HTTP 404", NOW_S)
     assert again.until_s == NOW_S + 2 * BACKOFF.first_s
-    assert failed(again, "b2", "HTTP 404", NOW_S).failures == 1, "another process begins anew"
+    assert failed(again, "b2", "HTTP 404", NOW_S).failures == 1, "another process is asked at once"
 
 
-def test_attempts_end_when_the_list_says_so() -> None:
-    said = {load("e0"): asked(None, "b1", NOW_S)}
+def test_attempts_end_with_the_list() -> None:
+    said = {load("e0"): accepted(None, "b1", NOW_S)}
     waiting = settled(said, situation({"e0": ()}, SQL), NOW_S + LISTED_WITHIN_S - 1)
     assert (waiting.attempts, waiting.ended) == (said, ())
     assert due(situation({"e0": ()}, SQL), said) == [], "asked once"
@@ -154,7 +154,7 @@ def test_an_engine_that_lies_is_asked_later_and_later() -> None:
     lying = situation({"e0": ()}, SQL)
     before, at_s, waits = None, NOW_S, []
     for _ in range(8):
-        ended = settled({load("e0"): asked(before, "b1", at_s)}, lying, at_s + LISTED_WITHIN_S)
+        ended = settled({load("e0"): accepted(before, "b1", at_s)}, lying, at_s + LISTED_WITHIN_S)
         assert ended.ended == ((load("e0"), "unlisted"),)
         before = ended.attempts[load("e0")]
         assert "does not list it" in before.trouble
@@ -174,7 +174,7 @@ def test_an_engine_that_lies_is_asked_later_and_later() -> None:
     ids=["restarted", "another adapter", "engine removed", "policy removed"],
 )
 def test_attempts_of_earlier_processes_and_policies_are_forgotten(now: Situation) -> None:
-    for attempt in (failed(None, "b1", "HTTP 404", NOW_S), asked(None, "b1", NOW_S)):
+    for attempt in (failed(None, "b1", "HTTP 404", NOW_S), accepted(None, "b1", NOW_S)):
         assert settled({load("e0"): attempt}, now, NOW_S) == ({}, ())
 
 

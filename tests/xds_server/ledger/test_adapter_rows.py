@@ -82,7 +82,7 @@ def test_adapter_that_no_engine_in_rotation_has_is_a_condition(
     )
 
 
-def test_fallback_without_the_adapter_is_no_condition(tmp_path: Path) -> None:
+def test_fallback_without_the_adapter_gives_no_condition(tmp_path: Path) -> None:
     spare = (
         "---\napiVersion: switchgear.dev/v1alpha1\nkind: EnginePool\nmetadata: {name: spare}\n"
         "spec: {model: m, endpoints: [{address: 127.0.0.1, port: 5, name: s1}]}\n"
