@@ -342,7 +342,7 @@ class EnginePoolSpec(Spec):
         ...,
         "Model name that the engines serve.",
         targets=exported_alike(
-            Xds.RTDS | Xds.RDS,
+            Xds.EDS | Xds.RTDS | Xds.RDS,
             approximated("requests keep their model name; it is not compared with the pool's"),
         ),
         min_length=1,
