@@ -10,6 +10,9 @@ from engine.engine_readings import ProbeFailure
 
 MODELS_PATH: Final = "/v1/models"
 
+LOAD_ADAPTER_PATH: Final = "/v1/load_lora_adapter"
+"""vLLM serves it only with VLLM_ALLOW_RUNTIME_LORA_UPDATING."""
+
 ADAPTERS_INTERVAL_S: Final = 2.0
 """Time between two readings: the longest that a loaded adapter waits for requests, and a lost one gets some."""
 

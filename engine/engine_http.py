@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
+from engine.adapter_list import LOAD_ADAPTER_PATH
 from engine.api_key_file import ApiKey
 from engine.canary_request import CanaryBody, addresses_ranks, canary_body, missing_result
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure, ProbeFailureReason
@@ -207,6 +208,12 @@ class EngineHttp:
         """JSON value at ``path``, None if unreadable; or the failure."""
         text = await self._exchange(path, METRICS_TIMEOUT_S, ANSWER_LIMIT_BYTES)
         return text if isinstance(text, ProbeFailure) else _json(text)
+
+    async def load_adapter(self, name: str, path: str, timeout_s: float) -> ProbeFailure | None:
+        """Ask the engine to load a LoRA adapter from ``path`` on its machine; None if it answers that it did."""
+        body: CanaryBody = {"lora_name": name, "lora_path": path}
+        answer = await self._exchange(LOAD_ADAPTER_PATH, timeout_s, ANSWER_LIMIT_BYTES, body)
+        return answer if isinstance(answer, ProbeFailure) else None
 
     async def send_canary(
         self, prompt: str, timeout_s: float | None = None, *, rank: int | None = None

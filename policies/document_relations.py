@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
+from policies.affinity import AffinityMode
 from policies.external_service import nameless
 from policies.findings import Problem
 from policies.origin import Step, line_of, path_steps, path_text
@@ -84,6 +85,16 @@ def _in_pool(pool: EnginePool, document: ValidatedDocument) -> Iterator[Problem]
             else "set service to the name of the Service in front of the engines",
         )
     yield from _names_to_prove(pool, document)
+    adapters = pool.spec.adapters
+    for number, before in repeated(one.name for one in adapters):
+        line = line_of(document.at("spec", "adapters", before))
+        yield problem_in(
+            document,
+            "SG040",
+            ("spec", "adapters", number, "name"),
+            f"duplicate adapter {adapters[number].name}; the first is in line {line}",
+            hint="keep one of the two",
+        )
     longest = pool.spec.longest_service_time
     if longest is not None and longest < pool.spec.service_time:
         yield problem_in(
@@ -166,6 +177,7 @@ def _in_route(route: ModelRoute, document: ValidatedDocument) -> Iterator[Proble
             "adapter and prefill exclude each other: Envoy does not know which prefill engine has the adapter",
             hint="remove prefill; decode engines prefill requests for adapters themselves",
         )
+    yield from _adapter_canary(route, document)
     if route.spec.listener.reads_headers and model is not None and not can_be_stated(model):
         yield problem_in(
             document,
@@ -343,6 +355,27 @@ def _caller_identity(route: ModelRoute, document: ValidatedDocument) -> Iterator
             f"jwt.providers[].claimToHeaders writes {listener.identity_header}, too",
             hint="use another header",
         )
+
+
+def _adapter_canary(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:
+    """Canaries without an adapter to take from, of the same one, or of requests that stay where they are."""
+    spec = route.spec
+    if spec.adapter_canary is None:
+        return
+    strict = spec.affinity is not None and spec.affinity.mode is AffinityMode.STRICT
+    for wrong, message, hint in (
+        (not spec.adapter, "the route has no adapter that gives it requests", "set adapter: true"),
+        (spec.adapter_canary.name == spec.match.model, "it is the adapter of the route", "name the new adapter"),
+        (strict, "sessions of affinity.mode: strict stay with engines that may lack it", "use mode: soft"),
+        (
+            spec.listener.reads_headers,
+            "the listener has requestFields: headers, so Envoy reads and changes no model in the body",
+            "set requestFields: body",
+        ),
+    ):
+        if wrong:
+            yield problem_in(document, "SG040", ("spec", "adapterCanary"), message, hint=hint)
+            return
 
 
 def _tenants(route: ModelRoute, document: ValidatedDocument) -> Iterator[Problem]:

@@ -300,6 +300,41 @@ class Probe(Spec):
         return _STEP_S if self.stall_after is None else self.stall_after
 
 
+_LOADED: Final = FieldTargets(
+    live=Xds.NONE,
+    istio=lost("Istio loads no adapters; `switchgear istio run` does"),
+    gateway_api=lost("a gateway loads no adapters"),
+)
+
+
+class LoadedAdapter(Spec):
+    """A LoRA adapter that Switchgear has engines load."""
+
+    name: str = documented_field(
+        ...,
+        "Name of the adapter: `match.model` of its route.",
+        targets=_LOADED,
+        min_length=1,
+        max_length=253,
+    )
+    path: str = documented_field(
+        ...,
+        "Folder on the machines of the engines, or what else they accept as `lora_path`.",
+        targets=_LOADED,
+        min_length=1,
+        max_length=1024,
+    )
+    engines: int | None = documented_field(
+        None,
+        "How many engines shall have it; default: all.",
+        why="an adapter in every engine needs no zone, retry or drain to be thought of; each takes GPU memory",
+        unit="engines",
+        targets=_LOADED,
+        ge=1,
+        le=20_000,
+    )
+
+
 class EnginePoolSpec(Spec):
     """Interchangeable engines with the same model."""
 
@@ -307,7 +342,7 @@ class EnginePoolSpec(Spec):
         ...,
         "Model name that the engines serve.",
         targets=exported_alike(
-            Xds.RTDS | Xds.RDS,
+            Xds.EDS | Xds.RTDS | Xds.RDS,
             approximated("requests keep their model name; it is not compared with the pool's"),
         ),
         min_length=1,
@@ -394,6 +429,14 @@ class EnginePoolSpec(Spec):
     tls: EngineTls | None = documented_field(
         None,
         "TLS to the engines; default: plain HTTP.",
+    )
+    adapters: tuple[LoadedAdapter, ...] = documented_field(
+        (),
+        "LoRA adapters that engines without them are asked to load (`/v1/load_lora_adapter`), after a restart "
+        "again. None is unloaded. vLLM must allow it (VLLM_ALLOW_RUNTIME_LORA_UPDATING).",
+        why="the path is a file that engines read, so only policies name it, and by default none is loaded",
+        checks=(ListKeys(("name",)),),
+        max_length=256,
     )
     objectives: PoolObjectives = documented_field(
         PoolObjectives,

@@ -495,6 +495,34 @@ class PoolShare(Spec):
     )
 
 
+_CANARY: Final = FieldTargets(
+    live=Xds.EDS | Xds.RDS,
+    istio=lost("Istio does not rewrite the model in requests: the adapter of the route gets all of them"),
+    gateway_api=lost("gateways do not rewrite the model in requests: the adapter of the route gets all of them"),
+)
+
+
+class AdapterCanary(Spec):
+    """Another adapter that gets a share of the requests."""
+
+    name: str = documented_field(
+        ...,
+        "Name of the adapter, as engines list it at `/v1/models`. Requests get its name as `model`, answers state "
+        "it in `x-switchgear-served-model`.",
+        targets=_CANARY,
+        min_length=1,
+        max_length=253,
+    )
+    percent: float = documented_field(
+        ...,
+        "Its share of the requests. While a pool of the route has no engine in rotation with it, it gets none.",
+        unit="percent",
+        targets=_CANARY,
+        gt=0,
+        le=100,
+    )
+
+
 class ModelRouteSpec(Spec):
     """A routing rule: matching requests go to these pools."""
 
@@ -617,6 +645,18 @@ class ModelRouteSpec(Spec):
             ),
         ),
     )
+    adapter_canary: AdapterCanary | None = documented_field(
+        None,
+        "Another adapter that gets a share of the requests for the adapter of this route.",
+        checks=(
+            CelRule(
+                rule="!has(self.adapterCanary) || (has(self.adapter) && self.adapter)",
+                message="adapterCanary needs adapter: true",
+                code="SG040",
+                field=".adapterCanary",
+            ),
+        ),
+    )
     affinity: Affinity | None = documented_field(
         None,
         "Send requests with the same key to the same engine of a target pool while it is healthy and has room. "
@@ -675,6 +715,13 @@ class ModelRouteSpec(Spec):
     def adapter_name(self) -> str:
         """The LoRA adapter that requests ask for; empty for a model."""
         return (self.match.model or "") if self.adapter else ""
+
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """The LoRA adapters that engines are asked for: that of the route, and its canary."""
+        if not self.adapter:
+            return ()
+        return (self.adapter_name, *(() if self.adapter_canary is None else (self.adapter_canary.name,)))
 
 
 class ModelRoute(Spec):

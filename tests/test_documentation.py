@@ -30,6 +30,8 @@ COMMANDS: Final = {"switchgear": switchgear, "switchgear-chaos": chaos}
 
 FOREIGN: Final = {
     "vLLM": {
+        "--enable-lora",
+        "--max-loras",
         *("--enable-server-load-tracking", "--middleware", "--max-num-seqs", "--max-num-queued-reqs"),
         *(
             "--api-key",

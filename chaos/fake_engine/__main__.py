@@ -21,7 +21,14 @@ from chaos.fake_engine.engine_config import EngineConfig
 from chaos.fake_engine.engine_faults import EngineSigterm
 from chaos.fake_engine.fake_engine import FakeEngine
 
-_NOT_FLAGS = {"name", "max_unfinished", "first_token_gate", "enable_prefix_caching", "routing_sidecar"}
+_NOT_FLAGS = {
+    "name",
+    "max_unfinished",
+    "first_token_gate",
+    "enable_prefix_caching",
+    "routing_sidecar",
+    "no_runtime_lora",
+}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--routing-sidecar", action="store_true", help="let the engine that x-prefiller-host-port names prefill"
     )
+    parser.add_argument("--no-runtime-lora", action="store_true", help="load and unload no adapter")
     for field in fields(EngineConfig):
         if field.name not in _NOT_FLAGS:
             flag = f"--{field.name.replace('_', '-')}"

@@ -36,6 +36,9 @@ class EngineConfig:
     # vLLM: --lora-modules, without paths: names with commas. More are loaded and unloaded at run time, as with
     # VLLM_ALLOW_RUNTIME_LORA_UPDATING=1.
     lora_modules: str = ""
+    no_runtime_lora: bool = False  # without VLLM_ALLOW_RUNTIME_LORA_UPDATING: no adapter is loaded or unloaded
+    lora_paths: str = ""  # paths with adapters, with commas; others are refused; empty: every path has one
+    lora_load_s: float = 0.0  # duration of a load; generation continues meanwhile
     # vLLM: --max-num-queued-reqs, a limit on unfinished calls, running and waiting; None for no limit.
     max_unfinished: int | None = None
     first_token_gate: bool = False  # hold stream headers until the first token

@@ -158,6 +158,17 @@ class EngineKvTransferStall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineAdapterLost:
+    """The engine unloads its LoRA adapters: it lists none and answers 404 for them. The model is served.
+
+    Healing loads those of its start again; a load meanwhile counts.
+    """
+
+    __pydantic_config__ = _STRICT
+    kind: Literal["adapter_lost"] = "adapter_lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSigterm:
     """vLLM's behaviour on SIGTERM.
 
@@ -182,6 +193,7 @@ SteadyEngineFault = (
     | EnginePacing
     | EngineKvCacheFull
     | EngineKvTransferStall
+    | EngineAdapterLost
     | EngineCrash
     | EngineResetMidStream
     | EngineBadHealth

@@ -19,6 +19,7 @@ from chaos.fake_engine.call_log import CallLog, CallOutcome
 from chaos.fake_engine.data_parallel import DataParallelRanks
 from chaos.fake_engine.engine_config import EngineConfig
 from chaos.fake_engine.engine_faults import (
+    EngineAdapterLost,
     EngineCrash,
     EngineFault,
     EngineFlap,
@@ -62,6 +63,7 @@ class FakeEngine:
         self.book = CallLog()
         self.metrics = FakeVllmMetrics(config.model, config.data_parallel_size)
         self.adapters = config.adapters
+        self.adapter_requests = 0  # requests to load one, over all processes
         self.terminated = asyncio.Event()  # after SIGTERM: port closed, no connections
         self._port = EnginePort(config.host, config.port, config.tls)
         self._fault: EngineFault | None = None
@@ -174,8 +176,12 @@ class FakeEngine:
 
     async def _act(self, fault: SteadyEngineFault | EngineSigterm | None) -> None:
         self._notice_stop()
-        was_dead = isinstance(self._acting, EngineSigterm)
+        was_dead, had_lost = isinstance(self._acting, EngineSigterm), isinstance(self._acting, EngineAdapterLost)
         self._acting = fault
+        if isinstance(fault, EngineAdapterLost):
+            self.adapters = ()
+        elif had_lost:
+            self.adapters = tuple(dict.fromkeys((*self.config.adapters, *self.adapters)))
         if isinstance(fault, EngineCrash):
             self._port.refuse()
             self._lose_calls("crash")

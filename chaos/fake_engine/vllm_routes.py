@@ -62,6 +62,7 @@ class EngineBackend(Protocol):
 
     config: EngineConfig
     adapters: tuple[str, ...]
+    adapter_requests: int
 
     @property
     def health(self) -> HealthAnswer:
@@ -121,8 +122,14 @@ def application(engine: EngineBackend) -> web.Application:
             web.post("/v1/chat/completions", routes.chat_completions),
             *(web.post(path, routes.pool) for path in POOLING_PATHS),
             web.get("/v1/models", routes.models),
-            web.post("/v1/load_lora_adapter", routes.load_adapter),
-            web.post("/v1/unload_lora_adapter", routes.unload_adapter),
+            *(
+                ()
+                if engine.config.no_runtime_lora
+                else (
+                    web.post("/v1/load_lora_adapter", routes.load_adapter),
+                    web.post("/v1/unload_lora_adapter", routes.unload_adapter),
+                )
+            ),
             web.get("/health", routes.health),
             web.get("/ping", routes.health),
             web.post("/ping", routes.health),
@@ -244,11 +251,20 @@ class _Routes:
         return web.json_response({"object": "list", "data": [model, *adapters]})
 
     async def load_adapter(self, request: web.Request) -> web.Response:
-        name = str((await request.json()).get("lora_name", ""))
+        body, config = await request.json(), self._engine.config
+        self._engine.adapter_requests += 1
+        name, path = str(body.get("lora_name", "")), str(body.get("lora_path", ""))
+        if not name or not path:
+            return _error(400, "Both 'lora_name' and 'lora_path' must be provided.", "InvalidUserInput")
         if name in self._engine.adapters:
             message = f"The lora adapter '{name}' has already been loaded."
             return _error(400, message, "InvalidUserInput")
-        self._engine.adapters += (name,)
+        if config.lora_paths and path not in config.lora_paths.split(","):
+            message = f"Loading lora {name} failed: No adapter found for {path}"
+            return _error(404, message, "NotFoundError")
+        await asyncio.sleep(config.lora_load_s)
+        if name not in self._engine.adapters:
+            self._engine.adapters += (name,)
         return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload_adapter(self, request: web.Request) -> web.Response:

@@ -46,6 +46,7 @@ class EngineProfile:
     stage: Stage | None = None
     prefix_cache: bool = False
     kv_transfer_token_s: float = 0.0
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,8 @@ def fake_engine_command(sort: EngineProfile, *, count: int, prefix: str, seed: i
         argv += ["--kv-transfer-token-s", repr(sort.kv_transfer_token_s)]
     elif sort.stage is Stage.DECODE:
         argv.append("--routing-sidecar")
+    if sort.adapter:
+        argv += ["--lora-modules", sort.adapter]
     if sort.prefix_cache:
         argv.append("--enable-prefix-caching")
     return [*argv, "--first-token-gate"] if sort.gate else argv
@@ -191,6 +194,7 @@ def _by_sort(experiment: Experiment, pools: Sequence[PoolBlueprint]) -> list[tup
                 max_model_len=longest_context_tokens(experiment),
                 kv_transfer_token_s=kv_transfer_token_s(experiment),
                 prefix_cache=experiment.spec.load.conversations is not None,
+                adapter=pool.adapter,
             )
             sorts.setdefault(sort, []).append(one.name)
     return list(sorts.items())

@@ -276,6 +276,13 @@ class LoadSpec(Spec):
         "without a timesService their deadline.",
         max_length=16,
     )
+    adapter: str | None = documented_field(
+        None,
+        "LoRA adapter that all requests ask for, and that the engines of the pool under test have from the start. "
+        "Routes of the policies to this pool become routes to it. Default: requests ask for the model.",
+        min_length=1,
+        max_length=253,
+    )
     conversations: ConversationSpec | None = documented_field(
         None,
         "Requests are turns of conversations, with prompts that begin like those before. Callers state their "

@@ -19,6 +19,7 @@ from chaos.faults.actions import (
     SetGpuState,
     ShapeLink,
 )
+from chaos.faults.adapter_lost import AdapterLostFault
 from chaos.faults.partition import PartitionFault
 from chaos.faults.target_kind import TargetKind
 from chaos.scenario.fault_timeline import fault_name, planned_outages
@@ -202,6 +203,20 @@ def _in_topology(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
             message="a prefill pool needs simulated engines: real ones have no side-cars in the lab",
             hint="set topology.engine: simulated, or remove the prefill pool",
         )
+    if spec.load.adapter and spec.topology.engine != "simulated":
+        yield ScenarioProblem(
+            code="SC010",
+            steps=("spec", "load", "adapter"),
+            message="an adapter needs simulated engines: real ones have none in the lab",
+            hint="set topology.engine: simulated, or remove the adapter",
+        )
+    if spec.load.adapter and spec.topology.prefill:
+        yield ScenarioProblem(
+            code="SC008",
+            steps=("spec", "load", "adapter"),
+            message="adapter and prefill exclude each other in a route",
+            hint="remove the prefill pool, or the adapter",
+        )
     if all(group.demand == 0 for group in spec.topology.proxies):
         yield ScenarioProblem(
             code="SC008",
@@ -328,6 +343,13 @@ def _in_faults(spec: ScenarioSpec) -> Iterator[ScenarioProblem]:
         yield from _in_time(spec, strike, steps)
         yield from _in_target(spec, strike, steps)
         yield from _in_reach(spec, strike, steps)
+        if isinstance(strike.fault, AdapterLostFault) and not spec.load.adapter:
+            yield ScenarioProblem(
+                code="SC010",
+                steps=(*steps, "fault"),
+                message="no request asks for an adapter, so a lost one breaks nothing",
+                hint="set load.adapter to its name",
+            )
 
 
 def _in_time(spec: ScenarioSpec, strike: FaultSpec, steps: DocumentPath) -> Iterator[ScenarioProblem]:

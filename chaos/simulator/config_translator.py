@@ -63,7 +63,7 @@ from xds_server.translate.route_configuration import (
     retries_suffice_to_leave,
     route_pools,
     weights_with_exit,
-    with_prefill_failures,
+    with_route_failures,
 )
 from xds_server.translate.runtime import with_hedge_budget
 from xds_server.translate.runtime_layers import runtime_resource
@@ -266,7 +266,7 @@ class ProxyConfigTranslator:
         in_force = route_decisions(decided, said, cuts=proxy.cuts)
         models = {pool: self._policies.pools[pool].spec.model for pool in route_pools(route)}
         deadlines = self._deadlines(route, said, in_force, models, gated=gated, streaming=streaming)
-        spec = with_prefill_failures(route, said, effective_spec(said, in_force, streaming=streaming))
+        spec = with_route_failures(route, said, effective_spec(said, in_force, streaming=streaming))
         level = in_force.degradation
         if route.spec.side_effects:
             spec, gated = at_most_once_spec(spec), False
@@ -286,7 +286,12 @@ class ProxyConfigTranslator:
             refuse=_answer_without_engine(route, level),
             other_models=_other_models(route, models),
         )
-        rules = replace(rules, deadlines=deadlines, shares=self._shares[route.metadata.name])
+        rules = replace(
+            rules,
+            deadlines=deadlines,
+            shares=self._shares[route.metadata.name],
+            among=self._among(route, fleet) if route.spec.adapter else None,
+        )
         if route.spec.prefill is not None:
             prefill = route.spec.prefill
             rules = replace(rules, prefill_percent=prefill.percent, prefill_above=prefill.tokens_above or 0)
@@ -304,6 +309,16 @@ class ProxyConfigTranslator:
             for pool, weight in weights_with_exit(route, weights, usable).items()
         }
         return replace(rules, exits=MappingProxyType(exits))
+
+    def _among(self, route: ModelRoute, fleet: Fleet) -> frozenset[str]:
+        """Engines of all pools that may serve the route's adapter."""
+        selected = engine_selection(route, self._policies)
+        return frozenset(
+            engine.id.engine
+            for pool in route_pools(route)
+            for engine in fleet.pools[pool]
+            if selected.admits(engine, self._policies.pools[pool].spec.model)
+        )
 
     def _sessions(self, route: ModelRoute, fleet: Fleet, decisions: Decisions) -> Mapping[str, float]:
         """Engines that keep sessions of a strict route, with the percentage that each keeps."""

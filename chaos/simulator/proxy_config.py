@@ -121,6 +121,7 @@ class RouteConfig:
     ``prefillers`` is a fixed list of them, which all attempts of a request draw from once. ``keyed``: the
     conversation of a request is the key by which the pools of ``weights`` pick. ``sessions``: engines that keep
     strict sessions, and the percentage of them that each keeps; None without strict affinity.
+    ``among``: engines that have the route's adapter, or may have it; None: the route asks for none.
     ``deadlines`` are the route's variants, if the listener reads deadlines,
     ``shares`` what refuses tenants above their share.
     """
@@ -150,6 +151,7 @@ class RouteConfig:
     prefillers: tuple[str, ...] = ()
     keyed: bool = False
     sessions: Mapping[str, float] | None = None
+    among: frozenset[str] | None = None
     deadlines: tuple[DeadlineRoute, ...] = ()
     shares: ShareFilters | None = None
 
@@ -180,8 +182,8 @@ class ProxyConfig:
 
 
 def route_settings(config: ProxyConfig) -> Mapping[RequestKind, RouteConfig]:
-    """What is in the routes; weights are in the runtime layer."""
-    return {kind: replace(rules, weights={}, exits={}) for kind, rules in config.rules.items()}
+    """What is in the routes; weights are in the runtime layer, engines in the endpoints."""
+    return {kind: replace(rules, weights={}, exits={}, among=None) for kind, rules in config.rules.items()}
 
 
 EMPTY_CONFIG: Final = ProxyConfig(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from chaos.history.history_events import EngineDetection
 from chaos.simulator.probe_call import ProbeCall, probe_failure
+from chaos.simulator.simulated_adapter_list import SimulatedAdapterList
 from chaos.simulator.simulated_clock import SimulatedClock, TimerHandle
 from chaos.simulator.simulated_engine import SimulatedEngine
 from engine.agent.agent_config import AgentConfig
@@ -40,6 +41,7 @@ class SimulatedAgent:
         self._on_detected = on_detected
         self._config = AgentConfig(slots=engine.slots, gpu="off")
         self._standing = EngineHealthState.new(self._config, timeline.now_s)
+        self._list = SimulatedAdapterList(engine)
         self._lives = 0
         self._rng = rng
         self._timer: TimerHandle | None = None
@@ -177,6 +179,7 @@ class SimulatedAgent:
             pool=self._pool,
             engine=self._engine.name,
             boot_id=f"{self._lives}-{self._boot}",
+            adapters=self._list.read(now_s),
             sequence=self._sequence,
         )
         before, self._told = self._told, told

@@ -4,7 +4,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from chaos.simulator.envoy_health import ActiveHealthChecker, OutlierDetector
@@ -141,11 +141,13 @@ class SimulatedCluster:
         self.limits = _NO_LIMITS
         self.localities: tuple[LocalityConfig, ...] = ()
         self._timeline = timeline
-        self._picker = HostPicker(cluster, rng)
+        self._cluster = cluster
+        self._pickers: dict[frozenset[str] | None, HostPicker] = {}
         self._rng = rng
         self._ejections = None if cluster.outliers is None else OutlierDetector(cluster.outliers, self.hosts)
         self._checks = None if cluster.checks is None else ActiveHealthChecker(cluster.checks)
         self._stale = True
+        self._fresh: set[frozenset[str] | None] = set()
         self._in_flight: Counter[bool] = Counter()
         self._retrying: Counter[bool] = Counter()
         self._issued: Counter[str] = Counter()
@@ -181,16 +183,40 @@ class SimulatedCluster:
 
     # -- tries ---------------------------------------------------------------------------------------------
 
-    def choose(self, avoid: Collection[str], *, key: int | None = None, wanted: str = "") -> str | None:
-        """Host for one attempt: the ``wanted`` one if it is there, else by ``key``; None if none is healthy."""
+    def choose(
+        self,
+        avoid: Collection[str],
+        *,
+        key: int | None = None,
+        wanted: str = "",
+        among: frozenset[str] | None = None,
+    ) -> str | None:
+        """Host for one attempt: the ``wanted`` one if it is there, else by ``key``; None if none is healthy.
+
+        ``among``: the subset that the route selects; None: all hosts.
+        """
         ejected = set() if self._ejections is None else self._ejections.out
         failed = set() if self._checks is None else self._checks.failed
         if self._stale:
             self._stale = False
-            self._picker.update_hosts(self.localities, ejected | failed)
-        if wanted and self._picker.has(wanted, self.localities, ejected | failed):
+            self._fresh.clear()
+        localities = self.localities
+        if among is not None:
+            localities = tuple(
+                replace(one, hosts=tuple(host for host in one.hosts if host.engine in among)) for one in localities
+            )
+        if among not in self._fresh:
+            if among not in self._pickers:
+                # Subsets of earlier lists are not asked for again.
+                self._pickers = {known: one for known, one in self._pickers.items() if known is None}
+                self._fresh.intersection_update(self._pickers)
+                self._pickers[among] = HostPicker(self._cluster, self._rng)
+            self._fresh.add(among)
+            self._pickers[among].update_hosts(localities, ejected | failed)
+        picker = self._pickers[among]
+        if wanted and picker.has(wanted, localities, ejected | failed):
             return wanted
-        return self._picker.choose(self.active, avoid, key)
+        return picker.choose(self.active, avoid, key)
 
     def full(self, *, batch: bool) -> bool:
         """Whether the limit of this class is reached."""

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from chaos.fake_engine.call_log import CallOutcome as Fate
 from chaos.fake_engine.engine_config import EngineConfig
 from chaos.fake_engine.engine_faults import (
+    EngineAdapterLost,
     EngineCrash,
     EngineFault,
     EngineFlap,
@@ -41,6 +42,9 @@ STREAM_INTERVAL: Final = 8
 BLOCK_SIZE: Final = EngineConfig().block_size
 _CACHE_TOKENS_PER_SLOT: Final = 4096
 _KV_KEEP_S: Final = EngineConfig().kv_keep_s
+
+
+_NO_ADAPTER: Final = RefuseCall(status=404, message="The adapter does not exist.", error_type="NotFoundError")
 
 
 class ResponseSink(Protocol):
@@ -112,6 +116,7 @@ class SimulatedProfile:
 
     ``kv_transfer_token_s``: time for each prompt token until another engine has a KV cache of it.
     ``prefix_cache_blocks``: size of the KV cache of an engine that finds blocks of earlier prompts in it, or None.
+    ``adapter``: LoRA adapter that it has, and that all callers ask for; empty for none.
     """
 
     slots: int
@@ -120,6 +125,7 @@ class SimulatedProfile:
     prefill_cache_tokens: int | None = None
     prefix_cache_blocks: int | None = None
     kv_transfer_token_s: float = 0.0
+    adapter: str = ""
 
 
 class CallRefusedError(Exception):
@@ -149,6 +155,7 @@ class SimulatedEngine:
         self._prefill_cache = profile.prefill_cache_tokens
         self._cache_blocks = profile.prefix_cache_blocks
         self._transfer_token_s = profile.kv_transfer_token_s
+        self._adapter = profile.adapter
         self._prefixes = PrefixCache()
         self._rng = rng
         self._on_attempt = on_attempt
@@ -188,6 +195,13 @@ class SimulatedEngine:
         """Start time of its process."""
         return self._born_s
 
+    @property
+    def adapters(self) -> tuple[str, ...] | None:
+        """The adapters that it lists; None if no caller asks for one."""
+        if not self._adapter:
+            return None
+        return () if isinstance(self._acting, EngineAdapterLost) else (self._adapter,)
+
     # -- calls ---------------------------------------------------------------------------------------------
 
     def call(self, asked: EngineRequest, sink: ResponseSink, *, prefilled: bool = False) -> SimulatedCall | None:
@@ -199,6 +213,8 @@ class SimulatedEngine:
             raise CallRefusedError
         now_s = self.timeline.now_s
         plan = call_treatment(self._acting, self._rng.random(), asked.max_tokens)
+        if asked.request_id and self.adapters == ():
+            plan = _NO_ADAPTER
         self._next += 1
         call = SimulatedCall(
             id=self._next,
@@ -209,7 +225,9 @@ class SimulatedEngine:
             prefilled=prefilled,
         )
         if isinstance(plan, RefuseCall) and not self._frozen:
-            self._book(call, Fate.SHED, plan.message)
+            # As in the lab, a call for what the engine does not serve is none of its attempts.
+            if plan is not _NO_ADAPTER:
+                self._book(call, Fate.SHED, plan.message)
             sink.headers(plan.status, plan.retry_after_s)
             sink.ended()
             return None

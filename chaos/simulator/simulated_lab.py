@@ -30,7 +30,7 @@ from policies.load import load_contents
 from policies.model import PolicySet
 from policies.remote_prefill import Stage
 from xds_server.engine_health.agent_state import FRESH_S
-from xds_server.engine_health.engine_prober import probe_settings
+from xds_server.engine_health.engine_clients import probe_settings
 from xds_server.model.fleet import EngineId
 
 WARM_UP_S: Final = 4.0
@@ -102,6 +102,7 @@ class _Building:
                     slots=spot.slots,
                     costs=costs,
                     gate=pool.gate,
+                    adapter=pool.adapter,
                     kv_transfer_token_s=kv_transfer_token_s(plan.experiment),
                     prefill_cache_tokens=longest if prefills else None,
                     prefix_cache_blocks=None if alone else -(-spot.slots * longest // BLOCK_SIZE),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from chaos.simulator.probe_call import ProbeCall, probe_failure
+from chaos.simulator.simulated_adapter_list import SimulatedAdapterList
 from chaos.simulator.simulated_clock import SimulatedClock, TimerHandle
 from chaos.simulator.simulated_engine import SimulatedEngine
 from engine.engine_judgement import EJECTED_INTERVAL_S, EngineJudgement
@@ -39,6 +40,7 @@ class SimulatedProber:
         self._timer: TimerHandle | None = None
         self._canary: ProbeCall | None = None
         self._sequence = 0
+        self._list = SimulatedAdapterList(engine)
         self.hurried = False
         engine.on_gone.append(self._gone)
 
@@ -103,7 +105,9 @@ class SimulatedProber:
     def _judge(self, reading: MetricsReading | CanaryReading) -> None:
         self._judgement = self._judgement.after(reading, self._probe)
         self._sequence += 1
-        told = self._judgement.report(self._pool, self._engine.name, reading.at_s, self._sequence)
+        told = self._judgement.report(
+            self._pool, self._engine.name, reading.at_s, self._sequence, adapters=self._list.read(reading.at_s)
+        )
         if told is not None:
             self._on_report(told)
 

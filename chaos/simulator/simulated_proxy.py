@@ -234,6 +234,7 @@ class SimulatedProxy:
             key=key_hash(ask.session) if ask.session and ask.rules.keyed else None,
             # A retry asks for no engine.
             wanted=ask.kept_by if first and pool in ask.rules.weights else "",
+            among=ask.rules.among,
         )
         if engine is None:
             self._refuse(ask, "no-engine", NO_HOST)

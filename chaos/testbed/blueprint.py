@@ -23,13 +23,17 @@ SIMULATED_MODEL: Final = "lab"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolBlueprint:
-    """Engines of one pool; ``service_s`` is the mean service time at slowness 1, of a prompt if it prefills."""
+    """Engines of one pool; ``service_s`` is the mean service time at slowness 1, of a prompt if it prefills.
+
+    ``adapter``: LoRA adapter that they have from the start; empty for none.
+    """
 
     model: str
     gate: bool
     service_s: float
     engines: tuple[EnginePlacement, ...]
     stage: Stage | None = None
+    adapter: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +122,14 @@ def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
                     service_s=experiment.service_s * (PREFILL_SHARE if stage is Stage.PREFILL else 1.0),
                     engines=experiment.prefill if stage is Stage.PREFILL else experiment.engines,
                     stage=stage,
+                    adapter=experiment.spec.load.adapter or "",
                 )
                 for stage in stages
             ),
             pool=POOL,
             asking=RequestTemplate(
                 deadline_s=deadline_s,
-                model=model,
+                model=experiment.spec.load.adapter or model,
                 group_headers=group_headers(experiment.spec.load, experiment.service_s, None),
             ),
             time_scale=1.0,
@@ -138,10 +143,16 @@ def lab_blueprint(experiment: Experiment, subject: Subject) -> LabBlueprint:
         service_s=fitted.service_s,
         engines=fitted.engines,
         stage=fitting.stage,
+        adapter=fitted.spec.load.adapter or "",
     )
     sides = tuple(
         PoolBlueprint(
-            model=one.model, gate=one.gate, service_s=one.service_s, engines=one.engines, stage=one.stage
+            model=one.model,
+            gate=one.gate,
+            service_s=one.service_s,
+            engines=one.engines,
+            stage=one.stage,
+            adapter=own.adapter if one.model == own.model else "",
         )
         for one in fitting.side_pools
     )

@@ -106,6 +106,7 @@ def policy_fit(
     if route.spec.match.tokens_above is not None:
         routes = direct = _for_any_size(direct, route.spec.match.tokens_above)
         route = next(one for one in direct if one.metadata.name == route.metadata.name)
+    adapter = experiment.spec.load.adapter
     chain = _chain(route, experiment)
     chain |= _prefill(route, experiment)
     names = {said.model: model or said.model}
@@ -123,8 +124,8 @@ def policy_fit(
         side_pools=tuple(
             _side(policies.pools[name], scale, fitted, chain.get(name), large=name in large) for name in others
         ),
-        routes=tuple(_renamed(one, names) for one in routes),
-        shape=replace(asked, model=names.get(asked.model or said.model, asked.model)),
+        routes=tuple(_renamed(_for_adapter(one, adapter), names) for one in routes),
+        shape=replace(asked, model=adapter or names.get(asked.model or said.model, asked.model)),
         port=route.spec.listener.port,
         listener=route.spec.listener,
         affinity=route.spec.affinity,
@@ -271,6 +272,16 @@ def _side(
         gate=pool.spec.first_token_gate,
         stage=pool.spec.stage,
     )
+
+
+def _for_adapter(route: ModelRoute, adapter: str | None) -> ModelRoute:
+    """The route, for requests that ask for this adapter, if any."""
+    if adapter is None:
+        return route
+    match = route.spec.match.model_copy(update={"model": adapter})
+    changes: dict[str, object] = {"match": match, "adapter": True}
+    # As sent to Envoy: an adapter and prefill exclude each other.
+    return route.model_copy(update={"spec": route.spec.model_copy(update={**changes, "prefill": None})})
 
 
 def _renamed(route: ModelRoute, names: Mapping[str, str]) -> ModelRoute:

@@ -222,6 +222,10 @@ _POOL: Final = Dashboard(
             queries=((_most("pool_prefill_engines", "state", pool=True), "{{state}}"),),
         ),
         Panel(
+            title="Engines with each adapter", alert="SwitchgearAdapterWithoutEngines",
+            queries=((_most("pool_adapter_engines", "adapter", pool=True), "{{adapter}}"),),
+        ),
+        Panel(
             title="Ejections by cause", queries=((_most("engines_out", "ejector", pool=True), "{{ejector}}"),),
         ),
         Panel(

@@ -423,6 +423,13 @@ ALERTS: Final[Sequence[Alert]] = (
         impact="Requests for these pools get 503, unless a fallback serves them.", run=_STATUS,
     ),
     Alert(
+        # A restart of the only engine that has it takes minutes.
+        name="SwitchgearAdapterWithoutEngines", severity="page", expr=_conditions("SG278"), held="5m",
+        summary="{{ $value }} adapters have no engine in rotation",
+        impact="Requests for these adapters get 503, unless a fallback serves them; others are not affected.",
+        run=_STATUS,
+    ),
+    Alert(
         # Conditions of limits last a minute; a burst of reconnects is over by then.
         name="SwitchgearPeerLimitReached", severity="ticket",
         expr=_conditions("SG280|SG281|SG282|SG283|SG284|SG285|SG286", ", code"), held="10m",

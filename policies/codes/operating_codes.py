@@ -337,6 +337,23 @@ _FLEET: Final = (
         fix="Write the change to the policy files as well.",
         severity="info",
     ),
+    Code(
+        code="SG278",
+        title="adapter without engine",
+        meaning="A route asks a pool for a LoRA adapter that no engine in rotation lists. Without a fallback its requests get 503; those for the model itself are not affected.",
+        situation="a restart of the only engine that had loaded an adapter",
+        fix="Load the adapter again (`/v1/load_lora_adapter`, or `spec.adapters` of the pool); `switchgear get engines -o wide` shows which engine has which.",
+        severity="critical",
+        runbook="SwitchgearAdapterWithoutEngines",
+    ),
+    Code(
+        code="SG279",
+        title="adapter not loaded",
+        meaning="Fewer engines than `spec.adapters` of the pool states have a LoRA adapter, and the last engine that was asked to load it did not. It is asked again, at longer and longer intervals.",
+        situation="vLLM without VLLM_ALLOW_RUNTIME_LORA_UPDATING, or a path that it cannot read",
+        fix="Correct what the engine names. Start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and check `path`.",
+        severity="warning",
+    ),
 )
 
 _PEERS: Final = (

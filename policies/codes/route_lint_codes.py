@@ -349,6 +349,20 @@ _ADAPTERS: Final = (
         example=_with_adapter("sql", "probe: {enabled: false}, "),
         fix="Enable the probe, or run agents.",
     ),
+    Code(
+        code="SG156",
+        title="adapter loaded for no route",
+        meaning="The pool has engines load an adapter, and no route with adapter: true asks the pool for it. Its requests go to every engine, or get 404.",
+        example=_with_adapter("sql", "adapters: [{name: law, path: /adapters/law}], "),
+        fix="Add a route with adapter: true and this name as match.model, or remove the adapter.",
+    ),
+    Code(
+        code="SG157",
+        title="adapter for more engines than there are",
+        meaning="An adapter of the pool wants more engines than the pool has.",
+        example=_with_adapter("sql", "adapters: [{name: sql, path: /adapters/sql, engines: 3}], "),
+        fix="Remove engines (default: all), or add engines to the pool.",
+    ),
 )
 
 

@@ -64,7 +64,8 @@ def policies(sizes: Mapping[str, int]) -> Any:
     texts += [
         f"apiVersion: switchgear.dev/v1alpha1\nkind: ModelRoute\nmetadata: {{name: chat{route}}}\n"
         f"spec: {{listener: {{port: {9000 + route}}}, pools: [{{pool: p{route % sizes['pool']}}}], "
-        "affinity: {header: x-session}, "
+        f"affinity: {{header: x-session}}, match: {{model: a{route}}}, "
+        f"adapter: {'true' if route < sizes.get('adapter', 0) else 'false'}, "
         "objectives: {goodPercent: 99, firstToken: {p95: 2s, p99: 5s}, total: {p95: 30s, p99: 60s}}}\n"
         for route in range(sizes.get("route", 0))
     ]

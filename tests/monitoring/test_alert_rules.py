@@ -363,6 +363,7 @@ CASES: Sequence[Case] = (
     *in_condition("SwitchgearPoliciesStale", "SG203", "25m"),
     *in_condition("SwitchgearObjectRejected", "SG229", "17m"),
     *in_condition("SwitchgearPoolWithoutEngines", "SG228", "17m"),
+    *in_condition("SwitchgearAdapterWithoutEngines", "SG278", "17m"),
     *in_condition("SwitchgearPeerLimitReached", "SG281", "25m"),
     Case(alert="SwitchgearControlPlaneAbsent", series={}, at="10m", fires={}, what="no control plane"),
     Case(

@@ -92,6 +92,7 @@ class BackendSources:
     rejected: Callable[[], Sequence[RejectedObject]] = tuple
     limits: Callable[[], Sequence[ReachedLimit]] = tuple
     recorder: PoolRecorder | None = None
+    adapter_troubles: Callable[[], Mapping[tuple[str, str], str]] = dict
 
 
 class ServerBackend:
@@ -265,6 +266,7 @@ class ServerBackend:
             orders=self._orders.active(now.s),
             objectives=self._sources.objectives,
             tenants=self.tenants,
+            adapter_troubles=self._sources.adapter_troubles(),
         )
 
     def why(self, name: str) -> Explanation:

@@ -62,7 +62,7 @@ class ConditionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRow:
-    """One pool, keyed by name."""
+    """One pool, keyed by name; ``adapters``: engines in rotation that have each adapter of routes."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _CAMEL
 
@@ -91,6 +91,7 @@ class PoolRow:
     fallback: bool = False
     keys_away_percent: float | None = None
     prefilled_percent: float | None = None
+    adapters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

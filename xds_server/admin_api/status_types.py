@@ -451,6 +451,28 @@ class RegionStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterStatus:
+    """One LoRA adapter that routes ask a pool for, or that it loads: engines in rotation that list it.
+
+    ``unknown``: engines in rotation that have not listed their models; they get its requests as well.
+    ``routed``: whether a route asks this pool for it, not only as a fallback. ``wanted``: engines that shall have
+    it; None: it is not loaded. ``trouble``: the engine that did not load it last, and why.
+    """
+
+    adapter: str
+    engines: int
+    unknown: int = 0
+    routed: bool = True
+    wanted: int | None = None
+    trouble: str = ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether no engine in rotation can serve it."""
+        return not self.engines and not self.unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
     """One pool; fields are None before a decision or without a report by a proxy.
 
@@ -459,7 +481,8 @@ class PoolStatus:
     one region. ``fallback``: whether a route declares a pool that takes over. ``keys_away_percent``: keys of
     affinity that are not with their engine, because it is out of rotation or has a part of its share; None
     without soft affinity. ``stage``: empty for none. ``prefilled_percent``: requests of the last minute for which
-    a prefill engine was named; None without any, or without a prefill pool.
+    a prefill engine was named; None without any, or without a prefill pool. ``adapters``:
+    those that routes ask for, by name.
     """
 
     pool: str
@@ -493,6 +516,7 @@ class PoolStatus:
     keys_away_percent: float | None = None
     stage: str = ""
     prefilled_percent: float | None = None
+    adapters: tuple[AdapterStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

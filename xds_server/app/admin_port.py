@@ -60,6 +60,7 @@ class AdminPort:
                 usage=proxies.telemetry.usage,
                 history=policies.versions.history,
                 rejected=policies.feed.rejected,
+                adapter_troubles=policies.adapters.load_failures,
                 limits=lambda: (*proxies.reached.current(), *admin_auth.reached.current()),
                 recorder=PoolRecorder(proxies.telemetry.traffic_store),
             ),

@@ -155,6 +155,9 @@ class ClusterFeed:
     def remote_proxies(self, here: Mapping[str, object]) -> RemoteProxies:
         return NO_REMOTE_PROXIES if self._replicas is None else self._replicas.remote_proxies(here)
 
+    def leads(self) -> bool:
+        return not self._config.write_status or (self._writer is not None and self._writer.holds)
+
     def families(self) -> Iterable[Metric]:
         """Time without contact by kind of object, and whether this replica is the leader."""
         stale = _NOTHING if self._reader is None else self._reader.stale

@@ -67,6 +67,10 @@ class PolicyFeed(Protocol):
         """Proxies served by other replicas, in addition to those connected ``here``."""
         ...
 
+    def leads(self) -> bool:
+        """Whether this replica alone may do what one of them should do; True for all without a leader."""
+        ...
+
     def families(self) -> Iterable[Metric]:
         """Metrics of this feed."""
         ...
@@ -108,6 +112,9 @@ class FilesFeed:
 
     def remote_proxies(self, here: Mapping[str, object]) -> RemoteProxies:  # noqa: ARG002 - the same
         return NO_REMOTE_PROXIES
+
+    def leads(self) -> bool:
+        return True
 
     def families(self) -> Iterable[Metric]:
         return ()

@@ -16,6 +16,8 @@ from xds_server.app.operator_parts import OperatorParts
 from xds_server.app.policy_feed import FilesFeed, PolicyFeed
 from xds_server.app.proxy_parts import ProxyParts
 from xds_server.app.server_events import ServerEvents
+from xds_server.engine_health.adapter_loader import AdapterLoader
+from xds_server.engine_health.adapter_plan import Situation
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.observe.tracing.tracing import Tracing
@@ -38,6 +40,12 @@ def policy_feed(config: ServeConfig, secret_error: SecretError) -> PolicyFeed:
     return FilesFeed(PolicyFiles(config.policies, settle_s=config.settle_s, poll_s=config.poll_s))
 
 
+def _situation(reconciler: Reconciler) -> Situation | None:
+    """The latest round, as the adapters of engines are judged by; None before the first."""
+    built = reconciler.built
+    return None if built is None else Situation(built.inputs.policies, built.inputs.fleet, built.decisions)
+
+
 def _no_errors(_policies: PolicySet) -> tuple[PolicyError, ...]:
     """No-op: the cluster feed validates objects individually, so that one does not block the others."""
     return ()
@@ -54,6 +62,7 @@ class PolicyParts:
     versions: PolicyVersions
     last_good: LastGoodStore | None
     tracing: Tracing
+    adapters: AdapterLoader
 
     @classmethod
     def build(
@@ -97,6 +106,13 @@ class PolicyParts:
             ),
             last_good=LastGoodStore(config.state_dir) if config.state_dir else None,
             tracing=tracing,
+            adapters=AdapterLoader(
+                lambda: _situation(reconciler),
+                leads=feed.leads,
+                count=lambda result: metrics.adapter_loads.labels(result=result).inc(),
+                secrets=secrets.engine_credentials,
+                api_keys=secrets.api_keys,
+            ),
         )
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
@@ -105,6 +121,7 @@ class PolicyParts:
         tasks.create_task(self.reconciler.run(), name="reconcile")
         tasks.create_task(self.archive.run(), name="history")
         tasks.create_task(self.versions.run(), name="changes")
+        tasks.create_task(self.adapters.run(), name="adapters")
 
     async def _follow_feed(self) -> None:
         async with contextlib.aclosing(self.feed.states()) as states:

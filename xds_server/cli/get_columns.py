@@ -16,6 +16,7 @@ from xds_server.admin_api.answers import EngineList, EventList, OrderList, PoolL
 from xds_server.admin_api.endpoints import AdminEndpoint
 from xds_server.admin_api.objective_types import ObjectiveList, ObjectiveStatus
 from xds_server.admin_api.status_types import (
+    AdapterStatus,
     Condition,
     EngineStatus,
     EventStatus,
@@ -238,6 +239,15 @@ def _adapters(names: tuple[str, ...] | None) -> str | None:
     return ",".join((*names[:_SHOWN_ADAPTERS], *([f"+{more}"] if more > 0 else []))) or "none"
 
 
+def _adapter_engines(adapters: tuple[AdapterStatus, ...]) -> str | None:
+    """Engines in rotation of each adapter, of the first three of many."""
+    if not adapters:
+        return None
+    more = len(adapters) - _SHOWN_ADAPTERS
+    shown = (f"{one.adapter}={one.engines}" for one in adapters[:_SHOWN_ADAPTERS])
+    return ",".join((*shown, *([f"+{more}"] if more > 0 else [])))
+
+
 _SHOWN_ADAPTERS: Final = 3
 
 _ENGINES_COLUMNS: Final[tuple[Column[EngineStatus], ...]] = (
@@ -278,6 +288,7 @@ _POOLS_COLUMNS: Final[tuple[Column[PoolStatus], ...]] = (
     Column(title="hedging", cell=lambda item: {None: "-", True: "on", False: "off"}[item.hedging], wide=True),
     _word("revisions", lambda item: _revisions(item.revisions), wide=True, state=True),
     _word("regions", lambda item: _regions(item.regions), wide=True, state=True),
+    _word("adapters", lambda item: _adapter_engines(item.adapters), wide=True, state=True),
     _word("stage", lambda item: item.stage, wide=True),
     _figure("prefilled%", lambda item: item.prefilled_percent, "{:.0f}", wide=True),
     _word("shadow", lambda item: item.shadow, wide=True, state=True),

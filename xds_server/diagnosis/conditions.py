@@ -292,6 +292,14 @@ def of_pools(
             word = _LEVELS[level] if level < len(_LEVELS) else "unknown"
             reason = f": {one.level_reason}" if one.level_reason else ""
             yield condition("SG270", name, f"degradation level {one.level} ({word}){reason}", pool=one.pool)
+        lost = [adapter.adapter for adapter in one.adapters if adapter.lost and adapter.routed]
+        if lost and one.healthy:
+            text = f"no engine in rotation has {names_text(lost)}"
+            yield condition("SG278", name, text, pool=one.pool, count=len(lost))
+        for adapter in one.adapters:
+            if adapter.wanted is not None and adapter.engines < adapter.wanted and adapter.trouble:
+                text = f"on {adapter.engines} of {count_text(adapter.wanted, 'engine')}; {adapter.trouble}"
+                yield condition("SG279", f"adapter {adapter.adapter} of {name}", text, pool=one.pool)
         if sum(one.shed_per_s.values()) > 0:
             yield condition("SG271", name, "requests are refused with 503", pool=one.pool)
 

@@ -15,24 +15,19 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from engine.adapter_list import ADAPTERS_INTERVAL_S, MODELS_PATH, adapter_names
-from engine.api_key_file import ApiKey
-from engine.engine_http import EngineHttp, EngineTarget, http_session
+from engine.engine_http import EngineHttp, http_session
 from engine.engine_judgement import EJECTED_INTERVAL_S, EngineJudgement
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure
 from engine.heartbeat import Heartbeat
-from engine.probe_settings import ProbeSettings
 from engine.probe_state import ProbeState
 from engine.report import EngineReport
-from engine.tls.engine_trust import ClientTls, ClientTlsCache, EngineIdentity, TrustBundle, TrustError
-from policies.engine_tls import EngineTls
 from policies.model import PolicySet
-from policies.pool import Probe
+from xds_server.engine_health.engine_clients import EngineClients, ProbeTarget, probe_targets
 from xds_server.model.fleet import EngineId
 from xds_server.model.secret import Secrets
 
@@ -56,65 +51,6 @@ OnProbe = Callable[[ProbeKind, str, float], None]
 
 def _uncounted(kind: ProbeKind, outcome: str, seconds: float) -> None:
     """Count nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeTarget:
-    """One engine to probe; ``secret`` names the certificates for TLS, ``key_secret`` the API key."""
-
-    pool: str
-    engine: str
-    slots: int
-    target: EngineTarget
-    secret: str = ""
-    key_secret: str = ""
-
-
-def probe_settings(probe: Probe) -> ProbeSettings:
-    """A policy's probe settings, as the judgement of one engine needs them."""
-    return ProbeSettings(
-        interval_s=probe.interval,
-        timeout_s=probe.timeout,
-        stall_after_s=probe.stall_after,
-        unhealthy_after=probe.unhealthy_after,
-        healthy_after=probe.healthy_after,
-        path=probe.path,
-        metrics_path=probe.metrics_path,
-        count_paths=(probe.load_path,),
-    )
-
-
-def probe_targets(policies: PolicySet, besides: Collection[EngineId] = ()) -> Mapping[EngineId, ProbeTarget]:
-    """The engines to probe: all of pools with an enabled probe, except ``besides``."""
-    return MappingProxyType(
-        {
-            EngineId(name, endpoint.name): ProbeTarget(
-                pool=name,
-                engine=endpoint.name,
-                slots=endpoint.slots or pool.spec.slots_per_engine,
-                target=EngineTarget(
-                    address=endpoint.address,
-                    port=endpoint.port,
-                    model=pool.spec.model,
-                    probe=probe_settings(pool.spec.probe),
-                    name=_name(pool.spec.tls),
-                ),
-                secret="" if pool.spec.tls is None else pool.spec.tls.secret,
-                key_secret=pool.spec.probe.api_key_secret or "",
-            )
-            for name, pool in policies.pools.items()
-            if pool.spec.probe.enabled
-            for endpoint in pool.spec.endpoints
-            if EngineId(name, endpoint.name) not in besides
-        }
-    )
-
-
-def _name(tls: EngineTls | None) -> EngineIdentity | None:
-    """The identity that an engine must prove: the same as to proxies."""
-    if tls is None:
-        return None
-    return EngineIdentity(server_name=tls.server_name or "", alt_names=tls.subject_alt_names)
 
 
 class _AdapterReader:
@@ -171,22 +107,21 @@ class Prober:
     ) -> None:
         self._on_report = on_report
         self._on_probe = on_probe
-        self._secrets = secrets
-        self._api_keys = api_keys
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._probed: Mapping[EngineId, ProbeTarget] = MappingProxyType({})
-        self._means: dict[tuple[str, tuple[str, ...]], Callable[[], ClientTls]] = {}
         self._out: Collection[EngineId] = frozenset()
         self._changed = asyncio.Event()
         self._sequence = itertools.count(1)
         self._heartbeat = Heartbeat(clock)
+        self._clients = EngineClients(
+            secrets=secrets, api_keys=api_keys, clock=clock, late_since=self._heartbeat.late_since
+        )
 
     def watch(self, policies: PolicySet, besides: Collection[EngineId] = ()) -> None:
         """Probe the engines of these policies from now on, except ``besides``; unchanged ones continue."""
         self._probed = probe_targets(policies, besides)
-        used = {(one.secret, one.target.name.alt_names) for one in self._probed.values() if one.target.name}
-        self._means = {key: means for key, means in self._means.items() if key in used}
+        self._clients.keep(self._probed.values())
         self._changed.set()
 
     def hurry(self, out: Collection[EngineId]) -> None:
@@ -207,42 +142,11 @@ class Prober:
                             del followers[key]
                     for key, one in self._probed.items():
                         if key not in followers:
-                            means = self._means_for(one)
-                            asking = EngineHttp(
-                                http,
-                                one.target,
-                                self._clock,
-                                self._heartbeat.late_since,
-                                means=means,
-                                api_key=self._api_key_for(one.key_secret),
-                            )
+                            asking = self._clients.client(http, one)
                             followers[key] = (one, group.create_task(self._follow(one, asking)))
                     await self._changed.wait()
         finally:
             self._heartbeat.stop()
-
-    def _means_for(self, one: ProbeTarget) -> Callable[[], ClientTls] | None:
-        """TLS settings of an engine, shared by all with the same certificates and names; None for plain HTTP."""
-        if one.target.name is None:
-            return None
-        key = one.secret, one.target.name.alt_names
-        if key not in self._means:
-            self._means[key] = ClientTlsCache(lambda: self._trust(one.secret), one.target.name.alt_names)
-        return self._means[key]
-
-    def _api_key_for(self, secret: str) -> ApiKey:
-        return lambda: self._api_keys().get(secret, "") if secret else ""
-
-    def _trust(self, name: str) -> TrustBundle:
-        secret = self._secrets().get(name)
-        if secret is None:
-            raise TrustError(f"no usable certificates named {name!r}; see --secrets")
-        return TrustBundle(
-            authorities=secret.authorities,
-            chain=secret.chain,
-            key=secret.key,
-            ends_unix_s=secret.ends_unix_s,
-        )
 
     async def _follow(self, one: ProbeTarget, engine: EngineHttp) -> None:
         """Read, send canaries, report and wait until cancelled."""

@@ -448,6 +448,22 @@ class PoolMetrics(MetricChapter):
         "`switchgear why POOL`.",
         _BY_POOL,
     )
+    pool_adapter_engines = gauge_family(
+        "pool_adapter_engines",
+        "engines",
+        "Engines in rotation that list a LoRA adapter, for each adapter that routes ask the pool for or that it "
+        "loads.",
+        "0: runbook SwitchgearAdapterWithoutEngines. Fewer than others: load it in more engines.",
+        LabelSet(labels={"pool": (), "adapter": ()}, per=("adapter",)),
+    )
+    adapter_loads = counter(
+        "adapter_loads_total",
+        "loads",
+        "Loads of LoRA adapters that engines were asked for (spec.adapters of an EnginePool), by result: loaded "
+        "(the engine lists it), unlisted (it answered 200, and does not list it), refused, or failed (no answer).",
+        "Rising without loaded: condition SG279 names the engine and its answer.",
+        LabelSet(labels={"result": ("loaded", "unlisted", "refused", "failed")}),
+    )
     pool_degradation_level = gauge_family(
         "pool_degradation_level",
         "level",

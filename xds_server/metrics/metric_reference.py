@@ -6,7 +6,7 @@ from typing import Final
 from xds_server.metrics.metric_table import CHAPTERS, TABLE
 
 LARGE: Final[Mapping[str, int]] = {
-    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "route": 10, "secret": 10,
+    "pool": 10, "zone": 3, "engine": 1000, "node": 1000, "region": 3, "route": 10, "adapter": 10, "secret": 10,
     "version": 1, "port": 1, "tenant": 20,
 }  # fmt: skip
 """Fleet size for the series counts in the reference."""
@@ -32,8 +32,9 @@ def _lines() -> Iterator[str]:
         "`deploy/monitoring/`; the [runbooks](runbooks/index.md) cover each alert.",
         "",
         "Labels are closed sets, listed below, or follow from declared and connected subjects: pool,",
-        "zone, engine, region (also as *from* and *to*), route, node (a proxy's id), secret, port, tenant,",
-        "and the running version. Series are deleted with their subject; labels never contain caller input.",
+        "zone, engine, region (also as *from* and *to*), route, adapter, node (a proxy's id), secret, port,",
+        "tenant, and the running version. Series are deleted with their subject; labels never contain caller",
+        "input.",
         "With 1 000 engines in 10 pools, 10 routes, 3 zones, 3 regions, 20 tenants and 1 000 proxies one replica",
         f"exposes at most {total} series; the column *series* gives the number for each metric.",
         "",

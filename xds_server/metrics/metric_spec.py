@@ -29,6 +29,7 @@ OPEN: Final[Mapping[str, str]] = {
     "from": "regions",
     "to": "regions",
     "route": "routes, once for each of their pools",
+    "adapter": "adapters of routes and pools, once for each pool",
     "secret": "engine secrets",
     "port": "ports with tenants",
     "tenant": "tenants, and `others` of each port",

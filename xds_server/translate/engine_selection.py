@@ -8,7 +8,7 @@ An engine whose adapters are unknown may have each: silence takes no engine away
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from policies.model import PolicySet
@@ -62,9 +62,10 @@ def adapters_by_pool(policies: PolicySet) -> Mapping[str, tuple[EngineSelection,
     for route in policies.routes.values():
         if route.spec.adapter_name:
             selected = engine_selection(route, policies)
+            chosen = [replace(selected, adapter=name) for name in route.spec.adapter_names]
             for pool in (*(share.pool for share in route.spec.pools), *route.spec.fallbacks):
                 if policies.pools[pool].spec.model == selected.model:
-                    found.setdefault(pool, set()).add(selected)
+                    found.setdefault(pool, set()).update(chosen)
     return {pool: tuple(sorted(some, key=lambda one: one.label)) for pool, some in found.items()}
 
 
@@ -81,6 +82,15 @@ def lost_pools(
             for engine in fleet.pools.get(pool, ())
         )
     )
+
+
+def canary_is_served(route: ModelRoute, policies: PolicySet, fleet: Fleet, decisions: Decisions) -> bool:
+    """Whether each pool with the model of the route has an engine in rotation with its canary."""
+    if route.spec.adapter_canary is None:
+        return False
+    selected = replace(engine_selection(route, policies), adapter=route.spec.adapter_canary.name)
+    pools = (*(share.pool for share in route.spec.pools), *route.spec.fallbacks)
+    return not lost_pools(selected, pools, policies, fleet, decisions)
 
 
 def nobody_left(selected: EngineSelection, pools: Iterable[str], lost: frozenset[str]) -> bool:

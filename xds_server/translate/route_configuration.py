@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import quote
 
 from envoy_data_plane.envoy.config.core.v3 import (
     HeaderValue,
@@ -35,6 +34,7 @@ from policies.merge import BAD_GATEWAY
 from policies.resilience import ResilienceSpec
 from policies.route import Listener, ModelChange, ModelRoute, PriorityClass
 from xds_server.decide.decisions import DeadlineSteps, TokenTimeLimit, UsedUpQuota
+from xds_server.translate.adapter_canary import canary_routes
 from xds_server.translate.affinity import hash_policy
 from xds_server.translate.deadlines import deadline_below, states_deadline
 from xds_server.translate.effective_spec import (
@@ -70,6 +70,7 @@ from xds_server.translate.route_match import (
     tokens_field_above,
 )
 from xds_server.translate.runtime import weights_prefix
+from xds_server.translate.served_model import SERVED_MODEL_HEADER, of_an_engine
 from xds_server.translate.stated_fields import stated_field_refusals, well_formed
 from xds_server.translate.strict_sessions import (
     HOST_HEADER,
@@ -90,7 +91,6 @@ ROUTING_PRIORITY: Final = {
 SIDE_EFFECTS_HEADER: Final = "x-switchgear-side-effects"
 IDEMPOTENCY_KEY_HEADER: Final = "idempotency-key"
 ALLOW_MODEL_CHANGE_HEADER: Final = "x-switchgear-allow-model-change"
-SERVED_MODEL_HEADER: Final = "x-switchgear-served-model"
 FALLBACK_HEADER: Final = "x-switchgear-fallback"
 ANSWER_LIMIT_HEADER: Final = "x-switchgear-answer-limit"
 """On answers whose request a degradation level changed: the most tokens that it asked the engine for."""
@@ -100,6 +100,9 @@ TRIES_IN_A_POOL: Final = 2
 
 One failed try may be an engine's fault; after two the pool's is likely.
 """
+
+NOT_FOUND: Final = 404
+"""vLLM's answer for a model or an adapter that it does not serve."""
 
 _MOST_TRIES: Final = 11
 """The first one and the most retries that a policy may ask for."""
@@ -200,13 +203,14 @@ class RouteReach:
 
     ``nobody_left``: no engine in the route's regions, or with its adapter, is in rotation. ``barred``: pools that
     retries must not leave for. ``lost``: pools that the static answer stands in for. ``sessions``: engines that
-    may keep sessions.
+    may keep sessions. ``canary``: the route's adapter has a canary that each pool can serve.
     """
 
     nobody_left: bool = False
     barred: Collection[str] = ()
     lost: frozenset[str] = frozenset()
     sessions: Sequence[SessionHost] = ()
+    canary: bool = False
 
 
 _ALL: Final = RouteReach()
@@ -241,7 +245,7 @@ def envoy_routes(
     kept = session_config(route.spec.affinity, reach.sessions)
     wanted = route.spec.match.stream
     rules = {
-        streaming: with_prefill_failures(route, spec, effective_spec(spec, decided, streaming=streaming))
+        streaming: with_route_failures(route, spec, effective_spec(spec, decided, streaming=streaming))
         for streaming in ((True, False) if wanted is None else (wanted,))
     }
     steps = {streaming: _deadline_steps(decided, streaming=streaming) for streaming in rules}
@@ -260,9 +264,12 @@ def envoy_routes(
                     for variant, action in _idempotency_variants(
                         route, some, size, models=models, streaming=streaming, barred=barred, limit=limit
                     ):
-                        yield _envoy_route(
+                        made = _envoy_route(
                             route, variant, action, streaming=streaming, limit=limit, kept=kept, times=times
                         )
+                        if reach.canary:
+                            yield from canary_routes(route, made, limit)
+                        yield made
 
     hopeless = (
         reply for streaming in rules for reply in deadline_replies(route, steps[streaming], streaming=streaming)
@@ -270,11 +277,16 @@ def envoy_routes(
     return (*refused, *hopeless, *(one for who in fallback_variants(route, models) for one in served(who)))
 
 
-def with_prefill_failures(route: ModelRoute, written: ResilienceSpec, rules: ResilienceSpec) -> ResilienceSpec:
-    """These rules, and another try where a side-car could not reach the prefill engine: it draws another one."""
-    if route.spec.prefill is None or written.retries.statuses is not None:
+def with_route_failures(route: ModelRoute, written: ResilienceSpec, rules: ResilienceSpec) -> ResilienceSpec:
+    """These rules, and another try for failures of this kind of route.
+
+    A side-car that could not reach the prefill engine draws another one. An engine that lost the adapter answers
+    404 until its list is read again.
+    """
+    also = {BAD_GATEWAY} if route.spec.prefill is not None else {NOT_FOUND} if route.spec.adapter else set()
+    if not also or written.retries.statuses is not None:
         return rules
-    statuses = tuple(sorted({*rules.retries.statuses_in_force, BAD_GATEWAY}))
+    statuses = tuple(sorted({*rules.retries.statuses_in_force, *also}))
     return rules.model_copy(update={"retries": rules.retries.model_copy(update={"statuses": statuses})})
 
 
@@ -558,7 +570,7 @@ def _weight(
         name=pool,
         weight=weight,
         typed_per_filter_config=dict(rewrite_model(model, limit)),
-        response_headers_to_add=[_header(name, _of_an_engine(value)) for name, value in told.items()],
+        response_headers_to_add=[_header(name, of_an_engine(value)) for name, value in told.items()],
     )
 
 
@@ -567,12 +579,3 @@ def _header(name: str, value: str) -> HeaderValueOption:
         header=HeaderValue(key=name, value=value),
         append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
     )
-
-
-def _of_an_engine(value: str) -> str:
-    """A header value that is empty in local replies: no model served a refusal.
-
-    Characters that a header or Envoy's format cannot hold are percent-encoded.
-    """
-    text = quote(value, safe="/:@+ ").replace("%", "\\x25")
-    return f"%CEL(response.flags == 0 ? '{text}' : '')%"

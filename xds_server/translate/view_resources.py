@@ -25,7 +25,13 @@ from xds_server.translate.affinity import prefix_lengths, slack_by_pool
 from xds_server.translate.cluster_weights import barred_fallbacks, pool_state
 from xds_server.translate.effective_spec import route_decisions
 from xds_server.translate.endpoints import EndpointForm, load_assignment, zone_weights
-from xds_server.translate.engine_selection import adapters_by_pool, engine_selection, lost_pools, nobody_left
+from xds_server.translate.engine_selection import (
+    adapters_by_pool,
+    canary_is_served,
+    engine_selection,
+    lost_pools,
+    nobody_left,
+)
 from xds_server.translate.external_clusters import external_cluster, external_cluster_name
 from xds_server.translate.internal_listeners import (
     engine_listener,
@@ -668,6 +674,7 @@ def _envoy_routes_of(
         barred=barred,
         lost=lost,
         sessions=session_hosts(route, selected, fleet, decisions, model=pool.model, hop=hop),
+        canary=canary_is_served(route, policies, fleet, decisions),
     )
     return memo.of(
         (ROUTE, route.metadata.name, cuts),

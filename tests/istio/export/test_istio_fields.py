@@ -207,6 +207,11 @@ def test_outcome_depends_on_the_value(
         ("  match: {headers: [{name: x, exact: a}]}", "spec.match.headers[].exact", Fidelity.EXACT),
         ("  allowedRegions: [eu]", "spec.allowedRegions", Fidelity.EXACT),
         ("  match: {model: sql}\n  adapter: true", "spec.adapter", Fidelity.LOST),
+        (
+            "  match: {model: sql}\n  adapter: true\n  adapterCanary: {name: v2, percent: 5}",
+            "spec.adapterCanary.percent",
+            Fidelity.LOST,
+        ),
     ],
 )
 def test_route_conditions_are_exported(

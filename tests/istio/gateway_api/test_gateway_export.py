@@ -457,5 +457,7 @@ def test_affinity_by_prompt_keeps_least_request() -> None:
 
 
 def test_adapters_are_lost() -> None:
-    said = policies(POOL, ENGINES, ROUTE, "  match: {model: sql}\n  adapter: true\n")
+    canary = "  adapterCanary: {name: v2, percent: 5}\n"
+    said = policies(POOL, ENGINES, ROUTE, f"  match: {{model: sql}}\n  adapter: true\n{canary}")
     assert fates(said)["ModelRoute spec.adapter"].fate is Fidelity.LOST
+    assert fates(said)["ModelRoute spec.adapterCanary.percent"].fate is Fidelity.LOST

@@ -41,7 +41,7 @@ async def test_requests_follow_an_adapter_that_is_loaded_and_lost(site: Site) ->
     async def change(verb: str, number: int) -> None:
         async with (
             aiohttp.ClientSession(engines[number].url) as session,
-            session.post(f"/v1/{verb}_lora_adapter", json={"lora_name": "sql"}) as done,
+            session.post(f"/v1/{verb}_lora_adapter", json={"lora_name": "sql", "lora_path": "/sql"}) as done,
         ):
             assert done.status == 200
 
@@ -61,3 +61,37 @@ async def test_requests_follow_an_adapter_that_is_loaded_and_lost(site: Site) ->
     await eventually(lambda: served_by(2), "moved with the adapter")
     assert await site.health(engines[1]) == "HEALTHY", "an adapter that is gone is not an engine that is gone"
     assert {(await ask(site, "fake-model"))[1] for _ in range(40)} == {"e0", "e1", "e2"}
+
+
+async def test_pool_loads_an_adapter_and_names_an_engine_that_refuses(site: Site) -> None:
+    engines = await site.start_engines(2, lora_paths="/adapters/sql")
+    loads = [{"name": "sql", "path": "/adapters/sql"}, {"name": "law", "path": "/missing", "engines": 1}]
+    pool = site.pool(probe=PATIENT, adapters=loads)
+    routes = [site.route(name, match={"model": name}, adapter=True) for name in ("sql", "law")]
+    site.write("all.yaml", pool, site.route(), *routes, document("ResiliencePolicy", "default", STEADY))
+    await site.serve()
+    await site.envoy("n1")
+    await site.answered()
+
+    async def served_by_both() -> bool:
+        return {(await ask(site, "sql"))[:2] for _ in range(10)} == {(200, "e0"), (200, "e1")}
+
+    await eventually(served_by_both, "loaded into both")
+    admin = ("--admin", f"http://{site.admin}")
+
+    async def named() -> bool:
+        _, printed, _ = await site.switchgear("status", *admin)
+        return "SG278" in printed and "SG279" in printed and "No adapter found for /missing" in printed
+
+    await eventually(named, "no engine has law, and why")
+    code, printed, _ = await site.switchgear("why", "pool:chat", *admin)
+    assert "Adapter sql: on 2 of 2 engines, 2 wanted." in printed, (code, printed)
+    assert "Adapter law: on 0 of 2 engines, 1 wanted." in printed
+    _, printed, _ = await site.switchgear("get", "pools", "-o", "wide", *admin)
+    assert "law=0,sql=2" in printed
+    async with aiohttp.ClientSession() as session, session.get(f"http://{site.admin}/metrics") as page:
+        text = await page.text()
+    assert 'switchgear_pool_adapter_engines{adapter="sql",pool="chat"} 2.0' in text
+    assert 'switchgear_adapter_loads_total{result="loaded"} 2.0' in text
+    assert 'switchgear_condition{code="SG279",severity="warning"} 1.0' in text
+    assert [engine.adapters for engine in engines] == [("sql",), ("sql",)]

@@ -103,3 +103,38 @@ async def test_retry_of_a_request_for_an_adapter_stays_with_those_that_have_it(e
     answers = [await one.complete(model="sql") for _ in range(20)]
     assert {(answer.status, answer.headers["x-fake-engine"]) for answer in answers} == {(200, "engine-1")}
     assert not engines[2].book.totals().arrived
+
+
+CANARY = 25.0
+
+
+async def test_canary_gets_its_share_of_the_requests_and_another_model(engine, rig):
+    engines = [await engine() for _ in range(3)]
+    for number, names in enumerate((("sql", "sql-v2"), ("sql",), ())):
+        engines[number].adapters = names
+    text = policy(engines).replace(
+        "adapter: true,", f"adapter: true, adapterCanary: {{name: sql-v2, percent: {CANARY}}},"
+    )
+    one = await rig(text, dynamic_endpoints=True)
+    await push(one, {f"e{number}": each.adapters for number, each in enumerate(engines)}, cuts=False)
+    answers = [await one.complete(model="sql") for _ in range(400)]
+    assert {answer.status for answer in answers} == {200}
+    tried = [answer for answer in answers if answer.headers.get("x-switchgear-served-model") == "sql-v2"]
+    # Four standard deviations of 400 draws.
+    assert 65 <= len(tried) <= 135
+    assert {answer.headers["x-fake-engine"] for answer in tried} == {"engine-0"}, "the one that has it"
+    others = [answer for answer in answers if "x-switchgear-served-model" not in answer.headers]
+    assert {answer.headers["x-fake-engine"] for answer in others} == {"engine-0", "engine-1"}
+    plain = [await one.complete(model="fake-model") for _ in range(40)]
+    assert {answer.status for answer in plain} == {200}
+    assert all("x-switchgear-served-model" not in answer.headers for answer in plain)
+
+
+async def test_canary_request_names_the_canary_to_the_engine(engine, rig):
+    only = await engine()
+    only.adapters = ("sql-v2",)
+    text = policy([only]).replace("adapter: true,", "adapter: true, adapterCanary: {name: sql-v2, percent: 100},")
+    one = await rig(text, dynamic_endpoints=True)
+    await push(one, {"e0": ("sql-v2",)}, cuts=False)
+    answers = [await one.complete(model="sql") for _ in range(10)]
+    assert {answer.status for answer in answers} == {200}, "an engine answers 404 for sql"

@@ -24,6 +24,7 @@ from xds_server.admin.admin_server import application
 from xds_server.admin.dashboard.frame import frame, full_message
 from xds_server.admin_api.server_types import ServerInfo
 from xds_server.admin_api.status_types import (
+    AdapterStatus,
     Condition,
     FileDefect,
     FileProblem,
@@ -138,6 +139,8 @@ ROWS: Mapping[str, Row] = {
     "SG275": Row(state={"canary": CanaryStatus(state="running", digest="5c1d", by="ann", percent=10.0)}),
     "SG276": engines(verdict="degraded"),
     "SG277": Row(state={"applied": "version 2 (5c1d), applied by ann,"}),
+    "SG278": pool(adapters=(AdapterStatus(adapter="sql", engines=0),)),
+    "SG279": pool(adapters=(AdapterStatus(adapter="sql", engines=1, wanted=2, trouble="e0: HTTP 404"),)),
     "SG280": limit("SG280"),
     "SG281": limit("SG281"),
     "SG282": limit("SG282"),

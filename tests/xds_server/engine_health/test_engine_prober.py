@@ -265,12 +265,14 @@ async def test_prober_sees_adapters_come_and_go(monkeypatch: pytest.MonkeyPatch)
     async with probed() as (engine, watched), aiohttp.ClientSession(engine.url) as http:
         await watched.until(lambda: known() == (), "no adapters")
         for verb, adapters in (("load", ("sql",)), ("unload", ())):
-            async with http.post(f"/v1/{verb}_lora_adapter", json={"lora_name": "sql"}) as done:
+            async with http.post(
+                f"/v1/{verb}_lora_adapter", json={"lora_name": "sql", "lora_path": "/sql"}
+            ) as done:
                 assert done.status == 200
             await watched.until(lambda: known() == adapters, f"{verb}ed")  # noqa: B023
         assert watched.health() is IN
         assert not watched.moves, "an adapter that is gone is not an engine that is gone"
-        async with http.post("/v1/load_lora_adapter", json={"lora_name": "sql"}) as done:
+        async with http.post("/v1/load_lora_adapter", json={"lora_name": "sql", "lora_path": "/sql"}) as done:
             assert done.status == 200
         await watched.until(lambda: known() == ("sql",), "loaded")
         await engine.set_fault(EngineCrash())

@@ -86,6 +86,7 @@ RICH: Final[Mapping[str, dict[str, Any]]] = {
                 engine(4, "z2", "r2"),
             ],
             "firstTokenGate": True,
+            "adapters": [{"name": "sql", "path": "/a", "engines": 1}],
             "tls": {"secret": "s", "serverName": "a.example.com", "subjectAltNames": ["b.example.com"]},
         },
     ),
@@ -143,6 +144,10 @@ BASES: Final[Mapping[str, Edits]] = {
         ("ResiliencePolicy", "spec.hedging.enabled", False),
     ),
     "affinity": (("ModelRoute", "spec.affinity", {"header": "x-s"}),),
+    "adapter": (
+        ("ModelRoute", "spec.adapter", True),
+        ("ModelRoute", "spec.adapterCanary", {"name": "v2", "percent": 5}),
+    ),
     "static answer": (("ModelRoute", "spec.staticAnswer", {"fromLevel": 3, "body": "{}"}),),
     "stages": (
         ("EnginePool", "spec.stage", "decode"),
@@ -176,6 +181,9 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.endpoints[].tensorParallelGroup": ("g",),
     "spec.endpoints[].labels": ({"a": "c"},),
     "spec.firstTokenGate": (False,),
+    "spec.adapters[].name": ("law",),
+    "spec.adapters[].path": ("/b",),
+    "spec.adapters[].engines": (2,),
     "spec.longestServiceTime": ("99s",),
     "spec.slotsPerEngine": (3,),
     "spec.probe.metricsPath": ("/m",),
@@ -253,6 +261,8 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.allowedRegions": (["r1"],),
     "spec.affinity.mode": ("soft", "strict"),
     "spec.affinity.header": ("x-other",),
+    "spec.adapterCanary.name": ("v3",),
+    "spec.adapterCanary.percent": (10,),
     "spec.staticAnswer.fromLevel": (1, 4),
     "spec.staticAnswer.status": (200,),
     "spec.staticAnswer.contentType": ("text/plain",),
@@ -381,9 +391,12 @@ def base(name: str) -> tuple[Mapping[str, dict[str, Any]], BuildResult]:
 
 def refused(path: str, route: Mapping[str, Any]) -> bool:
     """Whether the loader refuses an edit of this field in this route."""
-    affinity = route.get("affinity", {})
+    affinity, canary = route.get("affinity", {}), "adapterCanary" in route
     return (
-        (path == "spec.public" and "model" in route["match"])
+        (path.startswith("spec.adapterCanary.") and not canary)
+        or (canary and path in {"spec.adapter", "spec.match.model", "spec.listener.requestFields", "spec.public"})
+        or (canary and path.startswith("spec.affinity."))
+        or (path == "spec.public" and "model" in route["match"])
         or (path == "spec.adapter" and "model" not in route["match"])
         or (path in KEYED and not affinity)
         or (path.startswith("spec.staticAnswer.") and "staticAnswer" not in route and not path.endswith("body"))

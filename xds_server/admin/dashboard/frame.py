@@ -203,6 +203,7 @@ def _pool(pool: PoolStatus) -> PoolRow:
         fallback=pool.fallback,
         keys_away_percent=pool.keys_away_percent,
         prefilled_percent=_short(pool.prefilled_percent),
+        adapters={one.adapter: one.engines for one in pool.adapters},
     )
 
 

@@ -24,7 +24,10 @@ _NO_ORDERS: Mapping[EngineId, Order] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewContext:
-    """Served policies, decisions, orders and stored events at one moment."""
+    """Served policies, decisions, orders and stored events at one moment.
+
+    ``adapter_troubles``: why an engine did not load an adapter, by pool and adapter.
+    """
 
     policies: PolicySet
     fleet: Fleet
@@ -34,6 +37,7 @@ class ViewContext:
     orders: Mapping[EngineId, Order] = field(default_factory=lambda: _NO_ORDERS)
     objectives: Callable[[], Sequence[ObjectiveStatus]] = tuple
     tenants: Callable[[], Sequence[TenantStatus]] = tuple
+    adapter_troubles: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 class UnknownNameError(Exception):

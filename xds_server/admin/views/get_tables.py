@@ -7,6 +7,7 @@ from types import MappingProxyType
 from policies.model import PolicySet
 from xds_server.admin.views.context import ViewContext
 from xds_server.admin_api.status_types import (
+    AdapterStatus,
     EngineStatus,
     OrderStatus,
     PoolStatus,
@@ -23,17 +24,20 @@ from xds_server.model.fleet import Engine, EngineId
 from xds_server.model.order import Order, OrderAction
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic, ProxyTraffic
 from xds_server.translate.affinity import slack_by_pool
+from xds_server.translate.engine_selection import EngineSelection, adapters_by_pool
 from xds_server.translate.key_shares import keys_away
 
 
 def pool_rows(scene: ViewContext) -> Sequence[PoolStatus]:
     """One row per pool with decisions."""
     backed, keyed = _with_fallback(scene.policies), slack_by_pool(scene.policies.routes)
+    routed = adapters_by_pool(scene.policies)
     return [
         replace(
             _pool(name, pool, scene),
             fallback=name in backed,
             keys_away_percent=_keys_away_percent(pool) if name in keyed else None,
+            adapters=_adapters(name, pool, routed.get(name, ()), scene),
         )
         for name, pool in scene.decisions.pools.items()
     ]
@@ -41,6 +45,37 @@ def pool_rows(scene: ViewContext) -> Sequence[PoolStatus]:
 
 def _keys_away_percent(pool: PoolDecisions) -> float:
     return round(sum(keys_away(pool.declared, pool).values()), 1)
+
+
+def _adapters(
+    name: str, pool: PoolDecisions, routed: Sequence[EngineSelection], scene: ViewContext
+) -> tuple[AdapterStatus, ...]:
+    """The adapters that routes ask this pool for or that it loads, and how many engines in rotation have each."""
+    inside = [
+        engine
+        for engine in scene.fleet.pools.get(name, ())
+        if engine.id in pool.engines and pool.engines[engine.id].health is Health.HEALTHY
+    ]
+    listed = [None if engine.report is None else engine.report.adapters for engine in inside]
+    first = {
+        route.spec.adapter_name
+        for route in scene.policies.routes.values()
+        if any(share.pool == name for share in route.spec.pools)
+    }
+    loaded = {one.name: one for one in scene.policies.pools[name].spec.adapters}
+    return tuple(
+        AdapterStatus(
+            adapter=adapter,
+            engines=sum(names is not None and adapter in names for names in listed),
+            unknown=sum(names is None for names in listed),
+            routed=adapter in first,
+            wanted=min(loaded[adapter].engines or len(pool.engines), len(pool.engines))
+            if adapter in loaded
+            else None,
+            trouble=scene.adapter_troubles.get((name, adapter), ""),
+        )
+        for adapter in sorted({one.adapter for one in routed} | set(loaded))
+    )
 
 
 def _with_fallback(policies: PolicySet) -> frozenset[str]:

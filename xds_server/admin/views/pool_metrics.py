@@ -57,6 +57,9 @@ def pool_metrics(scene: ViewContext) -> Iterator[Metric]:
     yield PoolMetrics.pool_revisions.family(
         {(one.pool, region): float(len(counts)) for one in rows for region, counts in one.revisions.items()}
     )
+    yield PoolMetrics.pool_adapter_engines.family(
+        {(row.pool, one.adapter): float(one.engines) for row in rows for one in row.adapters}
+    )
     yield PoolMetrics.pool_region_share_ratio.family(
         {
             (one.pool, region.region, to): percent / 100

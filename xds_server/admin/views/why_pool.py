@@ -65,9 +65,13 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
     else:
         yield from _ceiling(pool.admission, scene.fleet.traffic.get(name))
     engines = scene.fleet.pools.get(name, ())
-    for selection in adapters_by_pool(scene.policies).get(name, ()):
-        have = sum(engine.may_have(selection.adapter) for engine in engines)
-        yield f"Adapter {selection.adapter}: on {have} of {len(engines)} engines."
+    loaded = {one.name: one.engines or len(engines) for one in scene.policies.pools[name].spec.adapters}
+    for adapter in sorted({one.adapter for one in adapters_by_pool(scene.policies).get(name, ())} | set(loaded)):
+        have = sum(engine.may_have(adapter) for engine in engines)
+        wanted = f", {loaded[adapter]} wanted" if adapter in loaded else ""
+        yield f"Adapter {adapter}: on {have} of {len(engines)} engines{wanted}."
+        if trouble := scene.adapter_troubles.get((name, adapter)):
+            yield f"Adapter {adapter} was not loaded: {trouble}."
     yield from _prefill(name, scene)
     if name in slack_by_pool(scene.policies.routes):
         yield _affinity(pool)

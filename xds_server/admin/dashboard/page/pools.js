@@ -76,6 +76,9 @@ export class Pools {
     card.gauge.setAttribute("aria-label", load);
     setText(card.limits, load + (row.keptIn ? `; ${row.keptIn} kept in rotation by the capacity floor` : "") + (row.keysAwayPercent ? `; ${number(row.keysAwayPercent)} % of the keys with another engine` : "") + (row.prefilledPercent === null ? "" : `; ${number(row.prefilledPercent)} % of requests prefilled by other engines`) + (row.shadow.length ? `; shadow: ${row.shadow.join(", ")}` : ""));
     card.limits.title = row.ceilingReason;
+    const adapters = Object.entries(row.adapters);
+    card.adapters.hidden = !adapters.length;
+    setText(card.adapters, `adapters: ${adapters.map(([adapter, engines]) => `${adapter} on ${engines} of ${row.healthy}`).join(", ")}`);
     this.flow(name, card);
   }
 
@@ -171,9 +174,10 @@ function blank(name) {
   card.trends = TRENDS.map((trend) => new Trend(name, trend));
   card.gauge = make("div", { class: "gauge", role: "img" }, make("i"), make("b"));
   card.limits = make("p", { class: "hint" });
+  card.adapters = make("p", { class: "hint", hidden: "" });
   card.flow = make("table", { class: "flow", hidden: "" },
     make("caption", {}, "Calls /s from zone to zone, last minute"),
     make("thead", {}, make("tr")), make("tbody"));
-  card.append(list, make("div", { class: "trends" }, ...card.trends.map((one) => one.figure)), card.gauge, card.limits, card.flow);
+  card.append(list, make("div", { class: "trends" }, ...card.trends.map((one) => one.figure)), card.gauge, card.limits, card.adapters, card.flow);
   return card;
 }
