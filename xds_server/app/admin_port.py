@@ -58,6 +58,7 @@ class AdminPort:
                 objectives=proxies.telemetry.objectives,
                 tenants=proxies.telemetry.tenants,
                 usage=proxies.telemetry.usage,
+                token_ratios=proxies.telemetry.token_ratios,
                 history=policies.versions.history,
                 rejected=policies.feed.rejected,
                 limits=lambda: (*proxies.reached.current(), *admin_auth.reached.current()),
