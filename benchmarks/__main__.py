@@ -3,8 +3,8 @@
 Each prints a table, and all but ``source_tree`` write JSON to ``benchmarks/results/``. The exit code is 1 when one
 missed its target.
 ``python -m benchmarks NAME --option ...`` passes options on to one of them; ``affinity``, ``failover``,
-``floods``, ``simulator``, ``soak`` and ``storm`` are long, and ``gpu_calls`` needs a GPU: they only run when
-they are named.
+``floods``, ``mix_change``, ``simulator``, ``soak`` and ``storm`` are long, and ``gpu_calls`` needs a GPU: they
+only run when they are named.
 """
 
 import importlib
@@ -31,7 +31,17 @@ NAMES: Final = (
     "regressions",
     "source_tree",
 )
-LONG: Final = ("affinity", "failover", "floods", "gpu_calls", "quota_division", "simulator", "soak", "storm")
+LONG: Final = (
+    "affinity",
+    "failover",
+    "floods",
+    "gpu_calls",
+    "mix_change",
+    "quota_division",
+    "simulator",
+    "soak",
+    "storm",
+)
 """Long, or not for every machine."""
 
 

@@ -1,12 +1,13 @@
 """What a request costs Envoy's worker: our configuration against plain Envoy, by size of the body, in one run.
 
 ``plain`` is an Envoy with one route, our retries and no filter of ours. ``fields`` adds the reading of request
-fields and our routes. ``served`` is an Envoy that a real control plane configures by ADS, at its defaults:
-engine listeners (hops) and access logs as well. ``headers`` and ``served-headers`` are the same with
-``requestFields: headers``, and their requests state the fields. All have one worker. CPU is that of Envoy's
-threads; the engine behind the Envoys answers at once. ``--peers`` adds the routers of other projects, for chats
-only, which all take; their CPU is that of their process. Bodies differ from one request to the next, in text,
-length and order of fields. ``neighbour`` is the longest time of small requests while large ones arrive.
+fields and our routes. ``served`` is an Envoy that a real control plane configures by ADS, at its defaults: engine
+listeners (hops) and access logs as well. ``headers`` and ``served-headers`` are the same with ``requestFields:
+headers``, and their requests state the fields. ``sized`` is ``fields`` with tenants that have quotas of tokens, a
+route and time limits by size, and deadlines, all stated by its requests. All have one worker. CPU is that of
+Envoy's threads; the engine behind the Envoys answers at once. ``--peers`` adds the routers of other projects, for
+chats only, which all take; their CPU is that of their process. Bodies differ from one request to the next, in
+text, length and order of fields. ``neighbour`` is the longest time of small requests while large ones arrive.
 """
 
 import argparse
@@ -29,13 +30,15 @@ from benchmarks.peers import PEERS, start_peer
 from benchmarks.testbed import LIMIT_S, ProcessLauncher, policy_text, until
 from chaos.processes import ChildProcess, ChildProcesses, envoy_command, free_ports
 
-CONTESTANTS: Final = ("plain", "fields", "headers", "served", "served-headers")
+CONTESTANTS: Final = ("plain", "fields", "sized", "headers", "served", "served-headers")
 BY_HEADERS: Final = frozenset({"headers", "served-headers"})
 JUDGED: Final = frozenset({"fields", "headers"})
 """Contestants with a target: the request path alone."""
 CONNECTIONS: Final = 4
 TARGETS: Final = {"350B": 1.15, "16KB": 1.15, "128KB-chat": 1.5, "1MB-ids": 2.0}
 """Processor time of ``fields`` and ``headers`` over that of ``plain``, at most."""
+SIZED_TARGET: Final = 1.05
+"""Processor time of ``sized`` over that of ``fields``, at most."""
 NEIGHBOUR_TARGET_S: Final = 0.02
 """How much longer than with plain Envoy a small request may wait while a body of 16 MB arrives."""
 _BYTES_A_TURN: Final = 30_000_000
@@ -107,12 +110,16 @@ def _bodies(name: str) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRow:
-    """Medians over the turns; ``cpu_us`` is of Envoy for one request, ``rss_mb`` its largest memory."""
+    """Medians over the turns; ``cpu_us`` is of Envoy for one request, ``rss_mb`` its largest memory.
+
+    ``ratio`` is to ``plain``; ``of_fields`` to ``fields``, the median over turns, since both have each turn.
+    """
 
     body: str
     contestant: str
     cpu_us: float
     ratio: float
+    of_fields: float
     p50_ms: float
     p99_ms: float
     neighbour_ms: float
@@ -128,13 +135,17 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Envoy:
-    """A contestant; ``stated``: requests to it have the fields in headers. ``chats``: it takes no other bodies."""
+    """A contestant; ``stated``: requests to it have the fields in headers. ``chats``: it takes no other bodies.
+
+    ``tenants``: its requests name a tenant and a deadline.
+    """
 
     child: ChildProcess
     host: str
     port: int
     stated: bool
     chats: bool = False
+    tenants: bool = False
 
 
 _ANSWER: Final = (
@@ -206,22 +217,41 @@ async def _serve_sink() -> None:
     await first.serve_forever()
 
 
-def _policies(sink: int, port: int, source: str) -> str:
-    return policy_text(
-        {
-            "EnginePool": {
-                "model": "tiny",
-                "endpoints": [{"name": "sink", "address": "127.0.0.1", "port": sink}],
+_TENANTS: Final = {
+    "header": "x-tenant",
+    "trustHeader": True,
+    "named": [{"name": f"team-{number}", "requests": 1_000_000, "tokens": 1_000_000_000} for number in range(10)],
+    "others": {"requests": 1_000_000, "tokens": 1_000_000_000},
+}
+_SIZE_LIMITS: Final = {
+    "timeouts": {"nonStreaming": {"total": "15m", "byTokens": {"enabled": True, "perToken": "100ms"}}},
+    "retries": {"large": {"tokensAbove": 8000, "attempts": 1}},
+}
+
+
+def _policies(sink: int, port: int, source: str, *, sized: bool) -> str:
+    listener: dict[str, Any] = {"port": port, "address": "127.0.0.1", "requestFields": source}
+    if sized:
+        listener |= {"tenants": _TENANTS, "deadline": {"header": "x-deadline-ms", "form": "ms"}}
+    match = {"model": "tiny"}
+    route = {"listener": listener, "match": match, "maxBodyBytes": 20_000_000, "pools": [{"pool": _POOL}]}
+    texts = [
+        policy_text(
+            {
+                "EnginePool": {
+                    "model": "tiny",
+                    "endpoints": [{"name": "sink", "address": "127.0.0.1", "port": sink}],
+                },
+                "ModelRoute": route,
             },
-            "ModelRoute": {
-                "listener": {"port": port, "address": "127.0.0.1", "requestFields": source},
-                "match": {"model": "tiny"},
-                "maxBodyBytes": 20_000_000,
-                "pools": [{"pool": _POOL}],
-            },
-        },
-        _POOL,
-    )
+            _POOL,
+        )
+    ]
+    if sized:
+        long = {**route, "match": {**match, "tokensAbove": 4000}}
+        texts += [policy_text({"ModelRoute": long}, "long")]
+        texts += [policy_text({"ResiliencePolicy": _SIZE_LIMITS}, "default")]
+    return "\n---\n".join(texts)
 
 
 def _static(policies: Path) -> dict[str, Any]:
@@ -286,17 +316,19 @@ async def _ask(envoy: _Envoy, requests: Iterator[bytes], count: int, took_s: lis
         writer.close()
 
 
-def _requests(bodies: Sequence[bytes], *, stated: bool) -> Iterator[bytes]:
-    """Requests with these bodies, again and again; ``stated``: with the fields in headers."""
+def _requests(bodies: Sequence[bytes], envoy: _Envoy) -> Iterator[bytes]:
+    """Requests to this contestant with these bodies, again and again."""
     head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-    if stated:
+    if envoy.tenants:
+        head += b"x-tenant: team-3\r\nx-deadline-ms: 60000\r\n"
+    if envoy.stated:
         head += b"x-switchgear-model: tiny\r\nx-switchgear-stream: false\r\nx-switchgear-max-tokens: 16\r\n"
     return itertools.cycle([head + b"content-length: %d\r\n\r\n" % len(body) + body for body in bodies])
 
 
 async def _turn(envoy: _Envoy, bodies: Sequence[bytes]) -> _Turn:
     """As many requests as fit into a turn, then a few with a neighbour that sends small ones."""
-    requests, small = (_requests(some, stated=envoy.stated) for some in (bodies, [_SMALL]))
+    requests, small = (_requests(some, envoy) for some in (bodies, [_SMALL]))
     count = max(2, min(400, _BYTES_A_TURN // len(bodies[0]) // CONNECTIONS))
     took_s: list[float] = []
     began_us = _cpu_us(envoy.child)
@@ -334,6 +366,13 @@ async def measure(names: Sequence[str], turns: int, *, peers: bool = False) -> l
                             contestant=contestant,
                             cpu_us=cpu_us,
                             ratio=cpu_us / plain_us,
+                            of_fields=percentile(
+                                [
+                                    own.cpu_us / base.cpu_us
+                                    for own, base in zip(some, turned["fields"], strict=True)
+                                ],
+                                50,
+                            ),
                             p50_ms=1e3 * percentile(took_s, 50),
                             p99_ms=1e3 * percentile(took_s, 99),
                             neighbour_ms=1e3 * percentile([max(turn.neighbour_s) for turn in some], 50),
@@ -353,7 +392,8 @@ async def _start(folder: Path, processes: ChildProcesses, *, peers: bool) -> dic
         stated, port, admin = contestant in BY_HEADERS, ports[2 * number], ports[2 * number + 1]
         policies = folder / contestant
         policies.mkdir()
-        (policies / "chat.yaml").write_text(_policies(sink.ready["port"], port, "headers" if stated else "body"))
+        sized, source = contestant == "sized", "headers" if stated else "body"
+        (policies / "chat.yaml").write_text(_policies(sink.ready["port"], port, source, sized=sized))
         if contestant.startswith("served"):
             server = await launcher.start_server(f"server-{contestant}", ["-f", str(policies)])
             xds = int(server.ready["xds"].rpartition(":")[2])
@@ -363,7 +403,7 @@ async def _start(folder: Path, processes: ChildProcesses, *, peers: bool) -> dic
             path = folder / f"{contestant}.json"
             path.write_text(_moved(_plain(bootstrap) if contestant == "plain" else bootstrap, port))
             child, host = await processes.start(contestant, envoy_command(path)), "127.0.0.1"
-        envoys[contestant] = _Envoy(child=child, host=host, port=port, stated=stated)
+        envoys[contestant] = _Envoy(child=child, host=host, port=port, stated=stated, tenants=sized)
     for peer in PEERS.values() if peers else ():
         child, url = await start_peer(
             processes, folder, peer, [sink.ready["port"], sink.ready["other_port"]], "tiny"
@@ -374,7 +414,7 @@ async def _start(folder: Path, processes: ChildProcesses, *, peers: bool) -> dic
 
         async def answers(envoy: _Envoy = envoy) -> bool:
             try:
-                await _ask(envoy, _requests([_SMALL], stated=envoy.stated), 1, [])
+                await _ask(envoy, _requests([_SMALL], envoy), 1, [])
             except (OSError, RuntimeError, asyncio.IncompleteReadError):
                 return False
             return True
@@ -388,6 +428,7 @@ COLUMNS: Final[Sequence[ResultColumn[CostRow]]] = (
     ResultColumn(heading="proxy", cell=lambda row: row.contestant, left=True),
     ResultColumn(heading="CPU", cell=lambda row: f"{row.cpu_us:.0f} us"),
     ResultColumn(heading="of plain", cell=lambda row: f"{row.ratio:.2f}"),
+    ResultColumn(heading="of fields", cell=lambda row: f"{row.of_fields:.2f}"),
     ResultColumn(
         heading="target", cell=lambda row: f"{TARGETS.get(row.body, '')}" if row.contestant in JUDGED else ""
     ),
@@ -403,8 +444,9 @@ def missed(rows: Sequence[CostRow], bound: float | None = None) -> list[str]:
     judged = [row for row in rows if row.contestant in JUDGED]
     if bound is not None:
         return [f"{row.contestant} {row.body}" for row in judged if row.ratio > bound]
+    sized = [f"sized {row.body}" for row in rows if row.contestant == "sized" and row.of_fields > SIZED_TARGET]
     plain_ms = {row.body: row.neighbour_ms for row in rows if row.contestant == "plain"}
-    return [
+    return sized + [
         f"{row.contestant} {row.body}"
         for row in judged
         if row.ratio > TARGETS.get(row.body, 1e9)
@@ -427,7 +469,12 @@ def main(argv: Sequence[str]) -> int:
     rows = asyncio.run(measure(options.body, options.turns, peers=options.peers))
     caption = f"{CONNECTIONS} connections, one worker each, {os.cpu_count()} cores"
     table = result_table("what a request costs", COLUMNS, rows, caption=caption)
-    answer = {"targets": TARGETS, "rows": [asdict(row) for row in rows], "missed": missed(rows, options.bound)}
+    answer = {
+        "targets": TARGETS,
+        "sized_target": SIZED_TARGET,
+        "rows": [asdict(row) for row in rows],
+        "missed": missed(rows, options.bound),
+    }
     return publish([table], options.json, answer, met=not answer["missed"])
 
 

@@ -16,7 +16,7 @@ from engine.rank_progress import (
     longest_standstill_since_s,
     suspected_rank,
 )
-from engine.report import CanaryResults
+from engine.report import CanaryResults, TokenWork
 from engine.vllm_metrics import VllmCounters
 
 # Cache blocks are allocated whole, so a full cache may stay slightly below 1.
@@ -34,6 +34,9 @@ _HUNG_CANARY: Final = 20.0
 _HUNG_CANARY_S: Final = 5.0
 _CANARY_NOISE_S: Final = 0.03
 # A canary of an idle engine is overdue from here: it usually takes milliseconds.
+CANARY_PROMPT_TOKENS: Final = 12
+"""About the tokens of a canary's prompt: 43 letters, or a few words, and what its chat template adds."""
+
 _OVERDUE_S: Final = 0.1
 _OVERDUE_CANARY: Final = 3.0
 # A step this many times longer than the limit was a hang.
@@ -91,7 +94,8 @@ class ProbeState:
     ``uneven_at_s``: when a step last took much longer than those of its prompt before.
     ``owed``: work of requests that were in flight may remain. ``overdue_alone``: a canary was late with nothing
     else in flight. ``ranks``: data-parallel ranks in order, empty if there is one. ``asked_rank``: place of the
-    rank that the last canary was addressed to. ``prompts``: first tokens counted recently.
+    rank that the last canary was addressed to. ``prompts``: first tokens counted recently. ``answered_canaries``
+    are those that this prober sent to this engine process.
     """
 
     slots: int
@@ -110,6 +114,7 @@ class ProbeState:
     unanswered_since_s: float | None = None
     answer: ProbeFailure | None = None
     answered_since_look: int = 0
+    answered_canaries: int = 0
     cuts_in_row: int = 0
     shed_since_s: float | None = None
     errored: bool = False
@@ -147,6 +152,18 @@ class ProbeState:
             return None
         usual = self.prompts.counted >= _USUAL_PROMPTS and self.longest_step_s <= _DECODE_STEP_S
         return since_s if usual and not self.progressed else None
+
+    @property
+    def work(self) -> TokenWork | None:
+        """What the engine has done for others than this prober since it started; None before its counters."""
+        counters, own = self.counters, self.answered_canaries
+        if counters is None:
+            return None
+        return TokenWork(
+            prompt_tokens=max(0, int(counters.prompt_tokens) - own * CANARY_PROMPT_TOKENS),
+            generation_tokens=max(0, int(counters.generation_tokens) - own),
+            finished=max(0, int(counters.finished) - own),
+        )
 
     @property
     def own_step_s(self) -> float:
@@ -348,6 +365,7 @@ def after_metrics(before: ProbeState, look: MetricsReading) -> ProbeState:
         errored=look.errored,
         pause="" if progressed or reborn else (before.pause if look.pause is None else look.pause),
         answered_since_look=0,
+        answered_canaries=0 if reborn else before.answered_canaries,
         others=others,
         progressed=progressed,
         progressed_at_s=look.at_s if progressed else (None if reborn else before.progressed_at_s),
@@ -396,6 +414,7 @@ def after_canary(before: ProbeState, answer: CanaryReading) -> ProbeState:
             stalled_since_s=None,
             token_seen=True,
             answered_since_look=before.answered_since_look + 1,
+            answered_canaries=before.answered_canaries + 1,
             owed=False,
             overdue_alone=False,
             unanswered_since_s=None,

@@ -180,6 +180,32 @@ class TokenGaps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWork:
+    """What an engine has done since it started, by its own counters: tokens, and ``finished`` requests."""
+
+    prompt_tokens: int
+    generation_tokens: int
+    finished: int
+
+    def since(self, before: "TokenWork") -> "TokenWork | None":
+        """The work after ``before``; None if a counter fell, so that the engine restarted."""
+        grown = TokenWork(
+            prompt_tokens=self.prompt_tokens - before.prompt_tokens,
+            generation_tokens=self.generation_tokens - before.generation_tokens,
+            finished=self.finished - before.finished,
+        )
+        return grown if min(grown.prompt_tokens, grown.generation_tokens, grown.finished) >= 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTotals:
+    """Counters of an engine that grow while it runs; None: it does not report them."""
+
+    gaps: TokenGaps | None = None
+    work: TokenWork | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
     """One verdict on one engine.
 
@@ -189,8 +215,8 @@ class EngineReport:
     source does not count. ``doubt`` names a reading that is likely the source's fault if a whole pool shows it.
     ``revision`` is of the engine's software. ``canary`` is None until one succeeded. ``ranks`` names the
     data-parallel ranks, empty if there is one; ``hung_ranks`` those of them that hang. ``adapters``: names of the
-    LoRA adapters that the engine serves, None if unknown. ``token_gaps`` are for the wire only: ``decode`` leaves
-    them out, since they always differ.
+    LoRA adapters that the engine serves, None if unknown. ``token_gaps`` and ``token_work`` are for the wire only:
+    ``decode`` leaves them out, since they always differ.
     """
 
     pool: str
@@ -219,6 +245,7 @@ class EngineReport:
     hung_ranks: tuple[str, ...] = ()
     adapters: tuple[str, ...] | None = None
     token_gaps: TokenGaps | None = None
+    token_work: TokenWork | None = None
 
     @property
     def fails_probe(self) -> bool:

@@ -20,12 +20,14 @@ from engine.report import (
     Doubt,
     DrainRequest,
     EngineReport,
+    EngineTotals,
     Evidence,
     GpuSummary,
     GpuVitals,
     Quantiles,
     ReportSource,
     TokenGaps,
+    TokenWork,
     Verdict,
 )
 
@@ -117,6 +119,7 @@ def encode(report: EngineReport) -> bytes:
         hung_ranks=report.hung_ranks,
         adapters=None if report.adapters is None else pb.Adapters(names=report.adapters),
         token_gaps=None if report.token_gaps is None else _token_gaps_message(report.token_gaps),
+        token_work=None if report.token_work is None else _token_work_message(report.token_work),
     )
     return message.SerializeToString()
 
@@ -184,9 +187,28 @@ def decode(data: bytes, *, pool: str, engine: str, received_at_s: float, gpus: b
     )
 
 
-def decode_token_gaps(data: bytes) -> TokenGaps | None:
-    """Time between tokens from ``data``, which ``decode`` accepted; None without a sound histogram."""
-    message = pb.EngineReport.FromString(data).token_gaps
+def decode_totals(data: bytes) -> EngineTotals:
+    """Growing counters from ``data``, which ``decode`` accepted; None for those that are absent or unsound."""
+    message = pb.EngineReport.FromString(data)
+    work = _token_work(message.token_work) if message.HasField("token_work") else None
+    return EngineTotals(gaps=_token_gaps(message.token_gaps), work=work)
+
+
+def _token_work(message: pb.TokenWork) -> TokenWork | None:
+    counts = message.prompt_tokens, message.generation_tokens, message.finished
+    if max(counts) > _MAX_GAPS:
+        return None
+    return TokenWork(prompt_tokens=counts[0], generation_tokens=counts[1], finished=counts[2])
+
+
+def _token_work_message(work: TokenWork) -> pb.TokenWork | None:
+    counts = work.prompt_tokens, work.generation_tokens, work.finished
+    if max(counts) > _MAX_GAPS:
+        return None
+    return pb.TokenWork(prompt_tokens=counts[0], generation_tokens=counts[1], finished=counts[2])
+
+
+def _token_gaps(message: pb.TokenGaps) -> TokenGaps | None:
     bounds_s, counts = tuple(message.bounds_s), tuple(message.counts)
     if not 0 < len(bounds_s) <= _MAX_BOUNDS or len(counts) != len(bounds_s) + 1 or counts[-1] > _MAX_GAPS:
         return None

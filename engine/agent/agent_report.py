@@ -60,6 +60,7 @@ def report(
         hung_ranks=() if now.finding is None else now.finding.hung_ranks,
         adapters=adapters,
         token_gaps=pressure.token_gaps,
+        token_work=now.judgement.books.work,
     )
 
 

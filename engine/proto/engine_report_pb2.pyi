@@ -63,7 +63,7 @@ class WatchRequest(_message.Message):
     def __init__(self, watcher: _Optional[str] = ..., pool: _Optional[str] = ...) -> None: ...
 
 class EngineReport(_message.Message):
-    __slots__ = ("schema_version", "boot_id", "sequence", "verdict", "evidence", "doubt", "requests_in_flight", "requests_waiting", "slots", "kv_cache_usage_ratio", "tokens_per_s", "time_to_first_token", "time_per_output_token", "model", "revision", "gpu", "drain", "canary", "exact_verdict", "ranks", "hung_ranks", "adapters", "token_gaps")
+    __slots__ = ("schema_version", "boot_id", "sequence", "verdict", "evidence", "doubt", "requests_in_flight", "requests_waiting", "slots", "kv_cache_usage_ratio", "tokens_per_s", "time_to_first_token", "time_per_output_token", "model", "revision", "gpu", "drain", "canary", "exact_verdict", "ranks", "hung_ranks", "adapters", "token_gaps", "token_work")
     SCHEMA_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class EngineReport(_message.Message):
     HUNG_RANKS_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_GAPS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_WORK_FIELD_NUMBER: _ClassVar[int]
     schema_version: int
     boot_id: str
     sequence: int
@@ -110,7 +111,18 @@ class EngineReport(_message.Message):
     hung_ranks: _containers.RepeatedScalarFieldContainer[str]
     adapters: Adapters
     token_gaps: TokenGaps
-    def __init__(self, schema_version: _Optional[int] = ..., boot_id: _Optional[str] = ..., sequence: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, str]] = ..., requests_in_flight: _Optional[int] = ..., requests_waiting: _Optional[int] = ..., slots: _Optional[int] = ..., kv_cache_usage_ratio: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., time_to_first_token: _Optional[_Union[Quantiles, _Mapping]] = ..., time_per_output_token: _Optional[_Union[Quantiles, _Mapping]] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., gpu: _Optional[_Union[GpuGroup, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., exact_verdict: _Optional[_Union[Verdict, str]] = ..., ranks: _Optional[_Iterable[str]] = ..., hung_ranks: _Optional[_Iterable[str]] = ..., adapters: _Optional[_Union[Adapters, _Mapping]] = ..., token_gaps: _Optional[_Union[TokenGaps, _Mapping]] = ...) -> None: ...
+    token_work: TokenWork
+    def __init__(self, schema_version: _Optional[int] = ..., boot_id: _Optional[str] = ..., sequence: _Optional[int] = ..., verdict: _Optional[_Union[Verdict, str]] = ..., evidence: _Optional[_Iterable[_Union[Evidence, _Mapping]]] = ..., doubt: _Optional[_Union[Doubt, str]] = ..., requests_in_flight: _Optional[int] = ..., requests_waiting: _Optional[int] = ..., slots: _Optional[int] = ..., kv_cache_usage_ratio: _Optional[float] = ..., tokens_per_s: _Optional[float] = ..., time_to_first_token: _Optional[_Union[Quantiles, _Mapping]] = ..., time_per_output_token: _Optional[_Union[Quantiles, _Mapping]] = ..., model: _Optional[str] = ..., revision: _Optional[str] = ..., gpu: _Optional[_Union[GpuGroup, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., canary: _Optional[_Union[Canary, _Mapping]] = ..., exact_verdict: _Optional[_Union[Verdict, str]] = ..., ranks: _Optional[_Iterable[str]] = ..., hung_ranks: _Optional[_Iterable[str]] = ..., adapters: _Optional[_Union[Adapters, _Mapping]] = ..., token_gaps: _Optional[_Union[TokenGaps, _Mapping]] = ..., token_work: _Optional[_Union[TokenWork, _Mapping]] = ...) -> None: ...
+
+class TokenWork(_message.Message):
+    __slots__ = ("prompt_tokens", "generation_tokens", "finished")
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    prompt_tokens: int
+    generation_tokens: int
+    finished: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., generation_tokens: _Optional[int] = ..., finished: _Optional[int] = ...) -> None: ...
 
 class TokenGaps(_message.Message):
     __slots__ = ("bounds_s", "counts", "sum_s")

@@ -19,6 +19,7 @@ from engine.report import (
     Quantiles,
     ReportSource,
     TokenGaps,
+    TokenWork,
     Verdict,
 )
 from engine.report_wire import (
@@ -26,7 +27,7 @@ from engine.report_wire import (
     ReportDropReason,
     ReportError,
     decode,
-    decode_token_gaps,
+    decode_totals,
     encode,
 )
 
@@ -198,9 +199,9 @@ def test_impossible_counts_of_an_engine_are_left_out(count: int) -> None:
 def test_token_gaps_are_read_apart_from_the_report() -> None:
     gaps = TokenGaps(bounds_s=(0.01, 0.1, 80.0), counts=(5, 9, 9, 10), sum_s=1.5)
     data = encode(dataclasses.replace(FULL, token_gaps=gaps))
-    assert decode_token_gaps(data) == gaps
+    assert decode_totals(data).gaps == gaps
     assert decode(data, pool="p", engine="e", received_at_s=7.0).token_gaps is None
-    assert decode_token_gaps(encode(FULL)) is None
+    assert decode_totals(encode(FULL)).gaps is None
 
 
 @pytest.mark.parametrize(
@@ -218,10 +219,22 @@ def test_token_gaps_are_read_apart_from_the_report() -> None:
 )
 def test_token_gaps_of_a_liar_are_dropped(wrong: dict[str, list[float]]) -> None:
     message = pb.EngineReport(**SAYS, token_gaps=pb.TokenGaps(**wrong))  # type: ignore[arg-type]
-    assert decode_token_gaps(message.SerializeToString()) is None
+    assert decode_totals(message.SerializeToString()).gaps is None
+
+
+def test_work_is_read_apart_from_the_report() -> None:
+    work = TokenWork(prompt_tokens=1 << 40, generation_tokens=7, finished=3)
+    data = encode(dataclasses.replace(FULL, token_work=work))
+    assert decode_totals(data).work == work
+    assert decode(data, pool="p", engine="e", received_at_s=7.0).token_work is None
+    assert decode_totals(encode(FULL)).work is None
+    lie = pb.TokenWork(prompt_tokens=1 << 60, generation_tokens=7, finished=3)
+    assert decode_totals(pb.EngineReport(**SAYS, token_work=lie).SerializeToString()).work is None  # type: ignore[arg-type]
+    absurd = dataclasses.replace(work, generation_tokens=10**30)
+    assert decode_totals(encode(dataclasses.replace(FULL, token_work=absurd))).work is None
 
 
 def test_token_gaps_with_an_impossible_sum_have_none() -> None:
     gaps = pb.TokenGaps(bounds_s=[0.1], counts=[1, 2], sum_s=math.nan)
-    found = decode_token_gaps(pb.EngineReport(**SAYS, token_gaps=gaps).SerializeToString())  # type: ignore[arg-type]
+    found = decode_totals(pb.EngineReport(**SAYS, token_gaps=gaps).SerializeToString()).gaps  # type: ignore[arg-type]
     assert found == TokenGaps(bounds_s=(0.1,), counts=(1, 2), sum_s=0.0)

@@ -9,11 +9,13 @@ from engine.engine_readings import ProbeFailureReason
 from engine.report import (
     DrainRequest,
     EngineReport,
+    EngineTotals,
     GpuSummary,
     GpuVitals,
     Quantiles,
     ReportSource,
     TokenGaps,
+    TokenWork,
     Verdict,
 )
 from engine.report_wire import ReportDropReason
@@ -39,6 +41,7 @@ from xds_server.reconcile.reconciler import Reconciler
 from xds_server.telemetry import Telemetry
 from xds_server.telemetry.attempt_outcome import AttemptOutcome
 from xds_server.telemetry.entry_budget import Reporter
+from xds_server.telemetry.token_use import RequestedTokens
 from xds_server.telemetry.traffic_store import Attempt
 from xds_server.xds import NodeInfo, XdsVariant
 from xds_server.xds.messages import SubscriptionStatus, Sync
@@ -138,7 +141,10 @@ def _telemetry(metrics: Metrics, known: Any, nodes: list[str]) -> Telemetry:
         for count in (1, 2):
             gaps = TokenGaps(bounds_s=(0.05, 0.1), counts=(count, 2 * count, 3 * count), sum_s=0.1 * count)
             first = EngineId(pool=facts.name, engine=next(iter(facts.zone_of)))
-            telemetry.traffic_store.record_token_gaps(first, "b", gaps)
+            work = TokenWork(prompt_tokens=1000 * count, generation_tokens=1000 * count, finished=100 * count)
+            telemetry.traffic_store.record_totals(first, "b", EngineTotals(gaps=gaps, work=work), NOW_S)
+            asked = RequestedTokens(body_bytes=40.0, prompt=10.0, answer=10.0)
+            telemetry.traffic_store.token_use.record_request(first, asked, 100.0)
         telemetry.traffic_store.record_load(nodes[0], facts, dict.fromkeys(facts.zone_of, (1, 1)), NOW_S)
     return telemetry
 

@@ -63,6 +63,7 @@ from xds_server.publish import ProxyState, Publisher
 from xds_server.publish.rollback_status import rolled_back_metric, rolled_back_resources
 from xds_server.reconcile.reconciler import Reconciler
 from xds_server.telemetry.pool_recorder import INTERVAL_S, PoolGauges, PoolRecorder
+from xds_server.telemetry.token_use import TokenRatios
 from xds_server.telemetry.traffic_store import TrafficStore
 from xds_server.xds import Sync, XdsVariant
 
@@ -88,6 +89,7 @@ class BackendSources:
     objectives: Callable[[], Sequence[ObjectiveStatus]] = tuple
     tenants: Callable[[], Mapping[tuple[int, str], TenantTraffic]] = dict
     usage: Callable[[], Sequence[UsageStatus]] = tuple
+    token_ratios: Callable[[], Mapping[str, TokenRatios]] = dict
     history: Callable[[], HistoryStatus | None] = lambda: None
     rejected: Callable[[], Sequence[RejectedObject]] = tuple
     limits: Callable[[], Sequence[ReachedLimit]] = tuple
@@ -267,6 +269,7 @@ class ServerBackend:
             objectives=self._sources.objectives,
             tenants=self.tenants,
             adapter_troubles=self._sources.adapter_troubles(),
+            token_ratios=self._sources.token_ratios,
         )
 
     def why(self, name: str) -> Explanation:

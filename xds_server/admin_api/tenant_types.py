@@ -42,8 +42,8 @@ class PoolShareStatus:
 class TenantPeriod:
     """A quota of a calendar period in UTC (day, month), and what is used of it; None: no limit.
 
-    ``used_ratio`` is that of the limit with the least left, 1 if it is used up. ``ends_at_unix_s``: end of the
-    period.
+    ``used_ratio`` is that of the limit with the least left, 1 if it is used up. ``corrected_tokens``: about what
+    the estimated ``used_tokens`` really were. ``ends_at_unix_s``: end of the period.
     """
 
     period: str
@@ -53,6 +53,7 @@ class TenantPeriod:
     used_tokens: float
     used_ratio: float
     ends_at_unix_s: int
+    corrected_tokens: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

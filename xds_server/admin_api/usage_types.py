@@ -8,6 +8,7 @@ class UsageStatus:
     """Usage of a tenant of a port on a day (UTC, ``2026-11-28``), of one model.
 
     ``requests`` that engines answered, and their estimated ``tokens``: 0 on ports without limits of tokens.
+    ``corrected``: about the tokens that they really cost, by the counters of the engines.
     """
 
     day: str
@@ -16,6 +17,7 @@ class UsageStatus:
     model: str
     requests: float
     tokens: float
+    corrected: float = 0.0
 
     @property
     def name(self) -> str:

@@ -58,6 +58,7 @@ class AdminPort:
                 objectives=proxies.telemetry.objectives,
                 tenants=proxies.telemetry.tenants,
                 usage=proxies.telemetry.usage,
+                token_ratios=proxies.telemetry.token_ratios,
                 history=policies.versions.history,
                 rejected=policies.feed.rejected,
                 adapter_troubles=policies.adapters.load_failures,

@@ -177,7 +177,7 @@ class ControlPlane:
         events.refusals_changed.add(reconciler.worth_keeping.set)
         events.ack.add(self.engines.drain.on_ack)
         events.agent_report.add(self.engines.drain.on_report, reconciler.on_report)
-        events.token_gaps.add(self.proxies.telemetry.traffic_store.record_token_gaps)
+        events.totals.add(self.proxies.telemetry.record_totals)
         events.probe_report.add(reconciler.on_report)
         events.coverage_changed.add(self._on_coverage_changed)
         events.addresses_changed.add(self._on_addresses_changed)

@@ -77,12 +77,18 @@ class EngineParts:
             ),
             on_error=metrics.count_dropped_report,
             on_coverage=events.coverage_changed,
-            on_token_gaps=events.token_gaps,
+            on_totals=events.totals,
         )
         return cls(
             resolver=Resolver(events.addresses_changed, refresh_s=config.resolve_s),
             agents=agents,
-            prober=Prober(events.probe_report, on_probe=metrics.count_probe, secrets=secrets, api_keys=api_keys),
+            prober=Prober(
+                events.probe_report,
+                on_probe=metrics.count_probe,
+                on_totals=events.totals,
+                secrets=secrets,
+                api_keys=api_keys,
+            ),
             drain=DrainNotifier(acked_versions, agents.send_drain_progress),
             summary=None
             if config.summary is None

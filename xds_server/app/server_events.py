@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, ParamSpec
 
-from engine.report import EngineReport, TokenGaps
+from engine.report import EngineReport, EngineTotals
 from xds_server.model.fleet import EngineId
 from xds_server.model.policy_state import ServingPolicies
 from xds_server.model.snapshot import Snapshot
@@ -53,8 +53,8 @@ class ServerEvents:
     agent_report: EventHandlers[[EngineReport]] = field(default_factory=EventHandlers)
     """An agent reported its engine."""
 
-    token_gaps: EventHandlers[[EngineId, str, TokenGaps]] = field(default_factory=EventHandlers)
-    """An agent reported the time between tokens of its engine in this boot."""
+    totals: EventHandlers[[EngineId, str, EngineTotals]] = field(default_factory=EventHandlers)
+    """An agent or a probe reported the growing counters of an engine in this boot."""
 
     probe_report: EventHandlers[[EngineReport]] = field(default_factory=EventHandlers)
     """A probe reported an engine."""

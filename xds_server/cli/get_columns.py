@@ -544,6 +544,7 @@ _USAGE: Final[TableSpec[UsageList, UsageStatus]] = TableSpec(
         _word("MODEL", lambda item: item.model),
         _figure("REQUESTS", lambda item: item.requests, "{:.0f}"),
         _figure("TOKENS", lambda item: item.tokens, "{:.0f}"),
+        _figure("CORRECTED", lambda item: item.corrected, "{:.0f}"),
     ),
     none="no tenant has used anything",
     named=_by_name(lambda item: item.name, lambda item: item.tenant, lambda item: f"{item.port}/{item.tenant}"),

@@ -26,8 +26,8 @@ import structlog
 
 from engine.heartbeat import Heartbeat
 from engine.proto import engine_report_pb2 as pb
-from engine.report import EngineReport, GpuSummary, TokenGaps
-from engine.report_wire import ReportDropReason, ReportError, decode, decode_token_gaps
+from engine.report import EngineReport, EngineTotals, GpuSummary
+from engine.report_wire import ReportDropReason, ReportError, decode, decode_totals
 from engine.watch_server import ACKNOWLEDGE, WATCH
 from policies.model import PolicySet
 from xds_server.admin_api.status_types import AgentStatus
@@ -52,7 +52,7 @@ _ANSWER_WITHIN_S: Final = 2.0
 LINES_OF_AGENT: Final = RateLimit(burst=10, per_s=1 / 60)
 """Log lines of one event of one agent."""
 
-TOKEN_GAPS_EACH_S: Final = 5.0
+TOTALS_EACH_S: Final = 5.0
 """Objectives are judged over minutes, and a histogram costs as much as the rest of a report."""
 
 _MOST_PER_S: Final = 50
@@ -69,7 +69,7 @@ class _Link:
     heard: AgentState = field(default_factory=AgentState)
     data: bytes = b""
     heard_at_s: float = 0.0
-    token_gaps_at_s: float = -math.inf
+    totals_at_s: float = -math.inf
     connected: bool = False
     covered: bool = True
     trouble: str = ""
@@ -93,8 +93,8 @@ class AgentDialer:
     """Receives the reports of the agents in the latest policies.
 
     ``watch(policies)`` sets them, at any time, also before ``run``; ``run()`` receives until cancelled. Reports go
-    to ``on_report`` in the event loop, and each dropped one is counted by ``on_error``. ``on_token_gaps`` gets an
-    engine's time between tokens with its boot id, each ``TOKEN_GAPS_EACH_S``. ``on_coverage`` is called,
+    to ``on_report`` in the event loop, and each dropped one is counted by ``on_error``. ``on_totals`` gets the
+    growing counters of an engine with its boot id, each ``TOTALS_EACH_S``. ``on_coverage`` is called,
     a moment later, when ``covered`` has changed. ``watcher`` identifies this process.
     """
 
@@ -106,14 +106,14 @@ class AgentDialer:
         security: AgentCredentials = PLAIN_TEXT,
         on_error: Callable[[ReportDropReason], None] = lambda _: None,
         on_coverage: Callable[[], None] = lambda: None,
-        on_token_gaps: Callable[[EngineId, str, TokenGaps], None] = lambda _engine, _boot_id, _gaps: None,
+        on_totals: Callable[[EngineId, str, EngineTotals], None] = lambda _engine, _boot_id, _totals: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._on_report = on_report
         self._on_error = on_error
         self._on_coverage = on_coverage
-        self._on_token_gaps = on_token_gaps
+        self._on_totals = on_totals
         self._watcher = watcher
         self._security = security
         self._clock = clock
@@ -335,11 +335,9 @@ class AgentDialer:
             known is not None and known.boot_id != report.boot_id and self._may_log("agent.engine_restarted", link)
         ):
             _log.warning("agent.engine_restarted", engine=str(key), boot_id=report.boot_id)
-        if now_s - link.token_gaps_at_s >= TOKEN_GAPS_EACH_S:
-            link.token_gaps_at_s = now_s
-            gaps = decode_token_gaps(data)
-            if gaps is not None:
-                self._on_token_gaps(key, report.boot_id, gaps)
+        if now_s - link.totals_at_s >= TOTALS_EACH_S:
+            link.totals_at_s = now_s
+            self._on_totals(key, report.boot_id, decode_totals(data))
         self._on_report(report)
 
     def _may_log(self, event: str, link: _Link) -> bool:

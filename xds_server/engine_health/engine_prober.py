@@ -12,6 +12,7 @@ hundred engines per core. Beyond that, raise ``probe.interval`` or let agents re
 
 import asyncio
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -25,7 +26,8 @@ from engine.engine_judgement import EJECTED_INTERVAL_S, EngineJudgement
 from engine.engine_readings import CanaryReading, MetricsReading, ProbeFailure
 from engine.heartbeat import Heartbeat
 from engine.probe_state import ProbeState
-from engine.report import EngineReport
+from engine.report import EngineReport, EngineTotals
+from engine.vllm_metrics import VllmCounters
 from policies.model import PolicySet
 from xds_server.engine_health.engine_clients import EngineClients, ProbeTarget, probe_targets
 from xds_server.model.fleet import EngineId
@@ -35,6 +37,7 @@ from xds_server.model.secret import Secrets
 _JITTER: Final = 0.1
 # A server that closes idle connections must not be reconnected continuously.
 _TRIPWIRE_SPACE_S: Final = 1.0
+TOTALS_EACH_S: Final = 5.0
 
 
 class ProbeKind(StrEnum):
@@ -46,6 +49,7 @@ class ProbeKind(StrEnum):
 
 OnReport = Callable[[EngineReport], None]
 OnProbe = Callable[[ProbeKind, str, float], None]
+OnTotals = Callable[[EngineId, str, EngineTotals], None]
 """Called with the kind, the outcome (``answered`` or a ``ProbeFailureReason``) and the seconds it took."""
 
 
@@ -91,8 +95,9 @@ class Prober:
     """Probes the engines of the latest policies.
 
     ``watch(policies)`` sets them, at any time, also before ``run``; ``run()`` probes until cancelled. Reports go
-    to ``on_report`` in the event loop, each with a sequence that grows over all engines. ``secrets`` returns the
-    present certificates for TLS, ``api_keys`` the present API keys, both by name.
+    to ``on_report`` in the event loop, each with a sequence that grows over all engines. ``on_totals`` gets an
+    engine's growing counters and its process, each ``TOTALS_EACH_S``. ``secrets`` returns the present certificates
+    for TLS, ``api_keys`` the present API keys, both by name.
     """
 
     def __init__(
@@ -100,6 +105,7 @@ class Prober:
         on_report: OnReport,
         *,
         on_probe: OnProbe = _uncounted,
+        on_totals: OnTotals = lambda _engine, _boot_id, _totals: None,
         secrets: Callable[[], Secrets] = lambda: MappingProxyType({}),
         api_keys: Callable[[], Mapping[str, str]] = lambda: MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
@@ -107,6 +113,7 @@ class Prober:
     ) -> None:
         self._on_report = on_report
         self._on_probe = on_probe
+        self._on_totals = on_totals
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311 -- spreads load, guards no secret
         self._probed: Mapping[EngineId, ProbeTarget] = MappingProxyType({})
@@ -157,6 +164,7 @@ class Prober:
         tripwire: asyncio.Task[None] | None = None
         armed_from_s = 0.0
         reader = _AdapterReader(engine, self._clock)
+        totals_at_s = -math.inf
         await asyncio.sleep(self._rng.uniform(0, probe.interval_s))
         try:
             while True:
@@ -168,6 +176,10 @@ class Prober:
                 judgement = self._judged(one, judgement, look, reader.adapters)
                 if judgement.books.counters is not None:
                     reader.read(judgement.process)
+                if isinstance(look.counters, VllmCounters) and look.at_s - totals_at_s >= TOTALS_EACH_S:
+                    totals_at_s = look.at_s
+                    totals = EngineTotals(work=judgement.books.work)
+                    self._on_totals(EngineId(one.pool, one.engine), judgement.process, totals)
                 if judgement.wants_canary:
                     judgement = judgement.canary_sent(self._clock())
                     limit_s, rank = judgement.books.canary_limit_s(probe), judgement.books.asked_rank

@@ -401,6 +401,21 @@ class PoolMetrics(MetricChapter):
         _BY_POOL,
         buckets=TOKEN_GAP_BOUNDS_S,
     )
+    pool_bytes_per_token = gauge_family(
+        "pool_bytes_per_token",
+        "bytes",
+        "Bytes of a request's body for one token of its prompt, by the engines' counters. Absent until 20 "
+        "requests are known, and where others use the engines.",
+        "Set `bytesPerToken` of the tenants to it.",
+        _BY_POOL,
+    )
+    pool_answer_used_ratio = gauge_family(
+        "pool_answer_used_ratio",
+        "ratio",
+        "Part of the tokens that requests ask for which their answers use. Absent like the bytes for a token.",
+        "Low: callers state a higher max_tokens than they need, and are limited early.",
+        _BY_POOL,
+    )
     pool_arrivals_per_second = gauge_family(
         "pool_arrivals_per_second",
         "requests per second",

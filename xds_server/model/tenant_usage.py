@@ -12,10 +12,11 @@ from xds_server.model.pool_traffic import TenantId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """Requests that engines answered, and their estimated tokens."""
+    """Requests that engines answered, their estimated tokens, and about what these really were."""
 
     requests: float = 0.0
     tokens: float = 0.0
+    corrected: float = 0.0
 
 
 NOT_USED: Final = Used()

@@ -31,6 +31,7 @@ class _Row(BaseModel):
     model: str
     requests: _Count
     tokens: _Count
+    corrected: _Count | None = None  # absent in files of older servers
 
 
 class _Day(BaseModel):
@@ -54,6 +55,7 @@ def save(state_folder: Path, day: date, rows: Iterable[UsageRow]) -> None:
                 "model": row.model,
                 "requests": row.requests,
                 "tokens": row.tokens,
+                "corrected": row.corrected,
             }
             for row in rows
         ],
@@ -79,7 +81,14 @@ def read(state_folder: Path) -> tuple[Mapping[date, tuple[UsageRow, ...]], tuple
             continue
         remove_leftovers(path)
         found[one.day] = tuple(
-            UsageRow(port=row.port, tenant=row.tenant, model=row.model, requests=row.requests, tokens=row.tokens)
+            UsageRow(
+                port=row.port,
+                tenant=row.tenant,
+                model=row.model,
+                requests=row.requests,
+                tokens=row.tokens,
+                corrected=row.tokens if row.corrected is None else row.corrected,
+            )
             for row in one.rows
         )
     return found, tuple(flaws)

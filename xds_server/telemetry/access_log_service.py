@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from policies.route import PriorityClass
 from xds_server.admin_api.tap_types import TappedTry
+from xds_server.model.fleet import EngineId
 from xds_server.model.pool_traffic import DeadlineResult, TelemetrySignal
 from xds_server.telemetry.attempt_outcome import (
     NO_FLAGS,
@@ -235,7 +236,7 @@ def record_entries(
             if ended.first:
                 tenants.add(tenant, entry, node, weight=weight, at_s=now_s)
             if 200 <= code < _ERROR:
-                tenants.add_answer(tenant, entry, facts.name, weight=weight)
+                tenants.add_answer(tenant, entry, EngineId(facts.name, engine), weight=weight)
             if tenant.has_share_of(facts.name):
                 book.record_tenant(facts, tenant.id, ended, weight=weight, now_s=now_s)
         if tapped:

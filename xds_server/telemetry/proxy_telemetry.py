@@ -15,6 +15,7 @@ import grpc
 import structlog
 from prometheus_client.core import Metric
 
+from engine.report import EngineTotals
 from policies.model import PolicySet
 from xds_server.admin_api.objective_types import ObjectiveStatus
 from xds_server.admin_api.tenant_types import TenantTraffic
@@ -26,6 +27,7 @@ from xds_server.auth.reached_limits import PeerLimit, ReachedLimits
 from xds_server.auth.stream_limits import PeerPacer, StreamLimits
 from xds_server.metrics.control_metrics import TelemetryMetrics
 from xds_server.metrics.metric_registry import Metrics
+from xds_server.model.fleet import EngineId
 from xds_server.model.pool_traffic import PoolTraffic, TelemetrySignal
 from xds_server.telemetry import access_log_service, call_latency, load_report_service, pool_totals
 from xds_server.telemetry.entry_budget import EntryBudget, Reporter
@@ -35,6 +37,7 @@ from xds_server.telemetry.pool_directory import build_directory
 from xds_server.telemetry.sampling import MESSAGE_COST
 from xds_server.telemetry.stream_service import MaySee, StreamService
 from xds_server.telemetry.tenant_counts import tenants_by_port
+from xds_server.telemetry.token_use import TokenRatios
 from xds_server.telemetry.traffic_store import TrafficStore
 from xds_server.transport import RpcService
 
@@ -157,6 +160,14 @@ class Telemetry:
         """Every objective of every route and pool, over the last minutes and hours."""
         return tuple(self._objectives.statuses(self._objective_totals(), self._clock()))
 
+    def record_totals(self, engine: EngineId, boot_id: str, totals: EngineTotals) -> None:
+        """Record the growing counters of an engine."""
+        self.traffic_store.record_totals(engine, boot_id, totals, self._clock())
+
+    def token_ratios(self) -> Mapping[str, TokenRatios]:
+        """What requests really cost, by pool."""
+        return self.traffic_store.token_use.pools()
+
     def tenants(self) -> Mapping[tuple[int, str], TenantTraffic]:
         """Requests of every tenant, by port and name."""
         return self.traffic_store.tenants.traffic(self._clock())
@@ -172,6 +183,7 @@ class Telemetry:
                 model=row.model,
                 requests=row.requests,
                 tokens=row.tokens,
+                corrected=row.corrected,
             )
             for day in book.days
             for row in book.rows(day)
@@ -187,6 +199,7 @@ class Telemetry:
         yield from pool_totals.families(self.traffic_store.totals())
         yield from self.traffic_store.tenants.families()
         yield from self.traffic_store.token_gaps.families()
+        yield from self.traffic_store.token_use.families()
         yield from call_latency.families(self.traffic_store.latency(), self.traffic_store.objectives_of_pools())
         now_s = self._clock()
         yield TelemetryMetrics.telemetry_age_seconds.family(

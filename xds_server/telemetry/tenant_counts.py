@@ -16,9 +16,11 @@ from policies.route import MAX_TOKENS_HEADER, Listener
 from policies.tenants import OTHERS, Tenants
 from xds_server.admin_api.tenant_types import TenantTraffic
 from xds_server.metrics.fleet_metrics import CallerMetrics
+from xds_server.model.fleet import EngineId
 from xds_server.model.pool_traffic import TenantId
 from xds_server.telemetry.sliding_windows import RateWindow
 from xds_server.telemetry.tenant_demand import DemandByProxy
+from xds_server.telemetry.token_use import RequestedTokens, TokenUse
 from xds_server.telemetry.usage_by_day import UsageByDay
 from xds_server.translate.access_log_config import PORT_TAG
 from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, MOST_TOKENS
@@ -44,8 +46,9 @@ class QuotaResult(IntEnum):
 class TenantFacts:
     """The tenants of a port: the header with their name, the names, and the pools behind the port.
 
-    ``models`` are by pool. ``estimate`` yields a request's tokens from its entry; None without limits of tokens.
-    ``shared`` are the pools that they have fair shares of, ``limited`` the names with a quota that is divided.
+    ``models`` are by pool. ``asked`` yields what a request asked for from the entry of an attempt; None without
+    limits of tokens. ``shared`` are the pools that they have fair shares of, ``limited`` the names with a quota
+    that is divided.
     """
 
     port: int
@@ -53,7 +56,7 @@ class TenantFacts:
     names: frozenset[str]
     pools: frozenset[str]
     models: Mapping[str, str]
-    estimate: Callable[[Any], float] | None
+    asked: Callable[[Any], RequestedTokens] | None
     shared: frozenset[str] = frozenset()
     limited: frozenset[str] = frozenset()
 
@@ -76,25 +79,36 @@ def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
                 names=names,
                 pools=pools,
                 models={pool: policies.pools[pool].spec.model for pool in pools},
-                estimate=_estimate(route.spec.listener, tenants) if tenants.counts_tokens else None,
+                asked=_asked(route.spec.listener, tenants) if tenants.counts_tokens else None,
                 shared=shared,
                 limited=frozenset(name for name, quota in tenants.quotas().items() if quota.is_divided),
             )
     return found
 
 
-def _estimate(listener: Listener, tenants: Tenants) -> Callable[[Any], float]:
+def _asked(listener: Listener, tenants: Tenants) -> Callable[[Any], RequestedTokens]:
     """What the quota of tokens counts: Envoy's number, or the same sum from the headers and the body's size."""
-    if not listener.reads_headers:
+
+    def of_body(entry: Any) -> RequestedTokens:
         # Requests without a body have no estimate, and count as one token.
-        return lambda entry: _number(entry.request.request_headers.get(ESTIMATED_TOKENS_HEADER, ""), 1.0)
+        estimate = _number(entry.request.request_headers.get(ESTIMATED_TOKENS_HEADER, ""), 1.0)
+        body_bytes = _body_bytes(entry)
+        prompt = min(estimate, body_bytes / tenants.bytes_per_token)
+        return RequestedTokens(body_bytes=body_bytes, prompt=prompt, answer=estimate - prompt)
 
-    def of_headers(entry: Any) -> float:
+    def of_headers(entry: Any) -> RequestedTokens:
         stated = entry.request.request_headers.get(MAX_TOKENS_HEADER, "")
-        prompt: float = entry.request.request_body_bytes / tenants.bytes_per_token
-        return prompt + _number(stated, tenants.answer_tokens)
+        body_bytes = _body_bytes(entry)
+        answer = _number(stated, tenants.answer_tokens)
+        return RequestedTokens(body_bytes=body_bytes, prompt=body_bytes / tenants.bytes_per_token, answer=answer)
 
-    return of_headers
+    return of_headers if listener.reads_headers else of_body
+
+
+def _body_bytes(entry: Any) -> float:
+    """Size of the request's body: entries of attempts are of the way to the engine, so it is what Envoy sent."""
+    sent: float = entry.response.response_body_bytes
+    return sent
 
 
 def _number(text: str, otherwise: float) -> float:
@@ -128,10 +142,13 @@ class _Tenant:
 class TenantCounts:
     """Counts of all tenants, by port and name. ``ports``: those with tenants; ``usage``: by calendar day,
     ``demand``: by proxy.
+
+    ``token_use`` gets what answered requests asked for, and corrects their usage.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token_use: TokenUse | None = None) -> None:
         self.ports: Mapping[str, TenantFacts] = {}
+        self._token_use = token_use or TokenUse()
         self.usage = UsageByDay()
         self.demand = DemandByProxy()
         self._tenants: dict[TenantId, _Tenant] = {}
@@ -168,15 +185,24 @@ class TenantCounts:
             result = QuotaResult.OVER_QUOTA
         counted.counts[result] += weight
         counted.recent.slot(at_s)[result + 1] += weight
-        estimate = tenant.facts.estimate
-        tokens = 0.0 if estimate is None else estimate(entry)
+        asked = tenant.facts.asked
+        tokens = 0.0 if asked is None else asked(entry).estimate
         self.demand.add(tenant.id, node, weight=weight, at_s=at_s, tokens=tokens)
 
-    def add_answer(self, tenant: EntryTenant, entry: Any, pool: str, *, weight: float) -> None:
-        """Count the usage of a request that an engine of this pool answered."""
-        facts = tenant.facts
-        tokens = 0.0 if facts.estimate is None else facts.estimate(entry)
-        self.usage.add(tenant.id, facts.models.get(pool, ""), requests=weight, tokens=weight * tokens)
+    def add_answer(self, tenant: EntryTenant, entry: Any, engine: EngineId, *, weight: float) -> None:
+        """Count the usage of a request that this engine answered."""
+        facts, tokens, corrected = tenant.facts, 0.0, 0.0
+        if facts.asked is not None:
+            asked = facts.asked(entry)
+            self._token_use.record_request(engine, asked, weight)
+            tokens, corrected = asked.estimate, self._token_use.corrected(engine.pool, asked)
+        self.usage.add(
+            tenant.id,
+            facts.models.get(engine.pool, ""),
+            requests=weight,
+            tokens=weight * tokens,
+            corrected=weight * corrected,
+        )
 
     def traffic(self, now_s: float) -> Mapping[TenantId, TenantTraffic]:
         """Counts and rates by port and name."""

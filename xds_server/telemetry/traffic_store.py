@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
-from engine.report import TokenGaps
+from engine.report import EngineTotals, TokenGaps
 from policies.route import PriorityClass
 from xds_server.model.fleet import EngineId
 from xds_server.model.pool_traffic import (
@@ -46,6 +46,7 @@ from xds_server.telemetry.sliding_windows import LatencyHistogram, RateWindow
 from xds_server.telemetry.tally import NOTHING, EngineTally, ProxyTally, coarse_time, silent_engines
 from xds_server.telemetry.tenant_counts import TenantCounts
 from xds_server.telemetry.token_gap_counts import TokenGapCounts
+from xds_server.telemetry.token_use import TokenUse
 
 _FORGET_S: Final = 60.0
 _TAILS_EACH_S: Final = 1.0
@@ -163,7 +164,8 @@ class TrafficStore:
         self.listener: CallListener | None = None
         """Called for each call, in addition to the counts here."""
         self.tap = RequestTap()
-        self.tenants = TenantCounts()
+        self.token_use = TokenUse()
+        self.tenants = TenantCounts(self.token_use)
         self.token_gaps = TokenGapCounts()
         self._pools: dict[str, _Pool] = {}
         self._first_tries = FirstTries()
@@ -173,7 +175,9 @@ class TrafficStore:
     def set_directory(self, directory: PoolDirectory) -> None:
         """Use this directory from now on; data of remaining engines is kept."""
         self.directory = directory
-        self.token_gaps.keep({name: facts.zone_of.keys() for name, facts in directory.pools.items()})
+        engines = {name: facts.zone_of.keys() for name, facts in directory.pools.items()}
+        self.token_gaps.keep(engines)
+        self.token_use.keep(engines)
         for name in [name for name in self._pools if name not in directory.pools]:
             del self._pools[name]
         for name, pool in self._pools.items():
@@ -393,6 +397,14 @@ class TrafficStore:
     def record_deadline(self, facts: PoolFacts, result: DeadlineResult, *, weight: float) -> None:
         """Record a request that was not answered because of its deadline."""
         self._pool(facts).totals.deadlines[result] += weight
+
+    def record_totals(self, engine: EngineId, boot_id: str, totals: EngineTotals, now_s: float) -> None:
+        """Record the growing counters of an engine."""
+        if totals.gaps is not None:
+            self.record_token_gaps(engine, boot_id, totals.gaps)
+        facts = self.directory.pools.get(engine.pool)
+        if totals.work is not None and facts is not None and engine.engine in facts.zone_of:
+            self.token_use.read(engine, boot_id, totals.work, now_s)
 
     def record_token_gaps(self, engine: EngineId, boot_id: str, gaps: TokenGaps) -> None:
         """Record the time between tokens of an engine: a histogram since it started."""

@@ -1,4 +1,4 @@
-"""Usage of tenants by calendar day (UTC), model, requests and estimated tokens. Bounded by policies and days.
+"""Usage of tenants by calendar day (UTC), model, requests and tokens. Bounded by policies and days.
 
 Only requests that an engine began to answer count: what was refused, or failed before, gives its tokens back. The
 wall clock decides about the day: set back, it continues the earlier day; set forward, it begins a later one.
@@ -25,13 +25,17 @@ MOST_ROWS: Final = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """Usage of a tenant on one day, of one model."""
+    """Usage of a tenant on one day, of one model.
+
+    ``tokens`` as estimated when requests arrived; ``corrected``: about what they really cost.
+    """
 
     port: int
     tenant: str
     model: str
     requests: float
     tokens: float
+    corrected: float
 
 
 _RowKey = tuple[int, str, str]
@@ -48,7 +52,7 @@ class UsageByDay:
         self._totals: dict[QuotaPeriod, dict[TenantId, list[float]]] = {}
         self.changed: set[date] = set()
 
-    def add(self, key: TenantId, model: str, *, requests: float, tokens: float) -> None:
+    def add(self, key: TenantId, model: str, *, requests: float, tokens: float, corrected: float) -> None:
         """Count requests of a tenant now."""
         today = self._turn()
         rows = self._days.setdefault(today, {})
@@ -57,17 +61,20 @@ class UsageByDay:
         if row not in rows and len(rows) >= MOST_ROWS:
             row = (port, OTHERS, "")
         for counts in (
-            rows.setdefault(row, [0.0, 0.0]),
-            *(of.setdefault(key, [0.0, 0.0]) for of in self._totals.values()),
+            rows.setdefault(row, [0.0, 0.0, 0.0]),
+            *(of.setdefault(key, [0.0, 0.0, 0.0]) for of in self._totals.values()),
         ):
             counts[0] += requests
             counts[1] += tokens
+            counts[2] += corrected
         self.changed.add(today)
         self._forget()
 
     def restore(self, day: date, rows: tuple[UsageRow, ...]) -> None:
         """Begin with what was saved for a day."""
-        self._days[day] = {(row.port, row.tenant, row.model): [row.requests, row.tokens] for row in rows}
+        self._days[day] = {
+            (row.port, row.tenant, row.model): [row.requests, row.tokens, row.corrected] for row in rows
+        }
         self._today_unix_s = (0.0, 0.0)  # totals are to be made again
         self._forget()
 
@@ -79,8 +86,15 @@ class UsageByDay:
     def rows(self, day: date) -> tuple[UsageRow, ...]:
         """Usage of a day by port, tenant and model."""
         return tuple(
-            UsageRow(port=port, tenant=tenant, model=model, requests=round(requests, 3), tokens=round(tokens, 3))
-            for (port, tenant, model), (requests, tokens) in sorted(self._days.get(day, {}).items())
+            UsageRow(
+                port=port,
+                tenant=tenant,
+                model=model,
+                requests=round(requests, 3),
+                tokens=round(tokens, 3),
+                corrected=round(corrected, 3),
+            )
+            for (port, tenant, model), (requests, tokens, corrected) in sorted(self._days.get(day, {}).items())
         )
 
     def current(self, policies: PolicySet) -> TenantUsage:
@@ -95,7 +109,10 @@ class UsageByDay:
             used=MappingProxyType(
                 {
                     period: MappingProxyType(
-                        {key: Used(requests=requests, tokens=tokens) for key, (requests, tokens) in of.items()}
+                        {
+                            key: Used(requests=requests, tokens=tokens, corrected=corrected)
+                            for key, (requests, tokens, corrected) in of.items()
+                        }
                     )
                     for period, of in self._totals.items()
                 }
@@ -128,8 +145,8 @@ class UsageByDay:
 def _totals(days: Iterable[Mapping[_RowKey, list[float]]]) -> dict[TenantId, list[float]]:
     found: dict[TenantId, list[float]] = {}
     for rows in days:
-        for (port, tenant, _), (requests, tokens) in rows.items():
-            counts = found.setdefault((port, tenant), [0.0, 0.0])
-            counts[0] += requests
-            counts[1] += tokens
+        for (port, tenant, _), used in rows.items():
+            counts = found.setdefault((port, tenant), [0.0, 0.0, 0.0])
+            for place, count in enumerate(used):
+                counts[place] += count
     return found

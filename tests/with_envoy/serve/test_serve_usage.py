@@ -104,3 +104,48 @@ async def test_used_up_quotas_stay_used_up_when_the_server_is_killed(site: Site)
     await site.envoy("n2", "--listen-address", "127.0.0.2")
     assert await use_up(site, "daily") == 0
     assert await site.metric("switchgear_tenant_period_used_ratio", of='tenant="daily"') >= 1
+
+
+async def test_usage_is_corrected_by_what_engines_count(site: Site) -> None:
+    """Each request has a body of 59 bytes with one token, and an answer of another one."""
+    await site.start_engines(1)
+    tenants = {
+        "header": "x-tenant",
+        "trustHeader": True,
+        "bytesPerToken": 1,
+        "others": {"requests": 1000, "perDay": {"tokens": 1_000_000}},
+    }
+    listener = {"port": site.port, "address": "127.0.0.1", "tenants": tenants}
+    site.write("all.yaml", site.pool(probe=PATIENT), site.route(listener=listener))
+    await site.serve()
+    await site.envoy()
+    await site.answered()
+
+    async def learned() -> bool:
+        for _ in range(5):
+            assert (await site.ask())[0] == 200
+        return bool(await site.metric("switchgear_pool_bytes_per_token", of='pool="chat"'))
+
+    await eventually(learned, "the counters of the engine")
+
+    async def used() -> tuple[float, ...]:
+        (row,) = (await site.get("/v1/usage"))["usage"]
+        return row["requests"], row["tokens"], row["corrected"]
+
+    before = await used()
+    for _ in range(20):
+        assert (await site.ask())[0] == 200
+
+    async def counted() -> bool:
+        return (await used())[0] >= before[0] + 20
+
+    await eventually(counted, "all answers counted")
+    requests, tokens, corrected = (now - then for now, then in zip(await used(), before, strict=True))
+    assert tokens == 60 * requests
+    assert corrected == pytest.approx(2 * requests, rel=0.25)
+    assert await site.metric("switchgear_pool_bytes_per_token", of='pool="chat"') == pytest.approx(59, rel=0.25)
+    code, out, error = await site.switchgear("why", "pool:chat", "--admin", f"http://{site.admin}")
+    assert code == 0, error
+    assert "a token of a prompt has" in " ".join(out.split())
+    _, out, _ = await site.switchgear("why", "tenant:others", "--admin", f"http://{site.admin}")
+    assert "By the engines' own counters, these were about" in " ".join(out.split())

@@ -193,6 +193,7 @@ def test_usage_is_listed_by_day_and_exported_as_csv(full: Server, capsys: pytest
             model="chat",
             requests=requests,
             tokens=100 * requests,
+            corrected=40 * requests,
         )
         for days, tenant, requests in ((3, "search", 7.0), (0, "search", 2.5), (0, "=others", 1.0))
     ]
@@ -200,13 +201,13 @@ def test_usage_is_listed_by_day_and_exported_as_csv(full: Server, capsys: pytest
     code, out, _ = shown(capsys, "get", "usage", "search", "--since", "24h")
     assert code == 0
     assert [" ".join(line.split()) for line in out.splitlines()] == [
-        "DAY TENANT MODEL REQUESTS TOKENS",
-        f"{today} 8080/search chat 2 250",
+        "DAY TENANT MODEL REQUESTS TOKENS CORRECTED",
+        f"{today} 8080/search chat 2 250 100",
     ]
     assert shown(capsys, "get", "usage", "-o", "csv", "-l", "day!=" + used[0].day)[1].splitlines() == [
-        "day,port,tenant,model,requests,tokens",
-        f"{today},8080,search,chat,2.5,250.0",
-        f"{today},8080,'=others,chat,1.0,100.0",
+        "day,port,tenant,model,requests,tokens,corrected",
+        f"{today},8080,search,chat,2.5,250.0,100.0",
+        f"{today},8080,'=others,chat,1.0,100.0,40.0",
     ]
     code, _, error = shown(capsys, "get", "usage,tenants", "-o", "csv")
     assert code == 2

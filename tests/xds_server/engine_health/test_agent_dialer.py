@@ -16,7 +16,16 @@ import structlog
 import yaml
 
 from engine.proto import engine_report_pb2 as pb
-from engine.report import DrainRequest, EngineReport, GpuSummary, ReportSource, TokenGaps, Verdict
+from engine.report import (
+    DrainRequest,
+    EngineReport,
+    EngineTotals,
+    GpuSummary,
+    ReportSource,
+    TokenGaps,
+    TokenWork,
+    Verdict,
+)
 from engine.report_wire import MAX_REPORT_BYTES, ReportDropReason
 from engine.watch_server import WATCH, WatchServer
 from policies.load import load_contents
@@ -73,13 +82,13 @@ class Dialed:
         self.reports: list[EngineReport] = []
         self.flaws: list[ReportDropReason] = []
         self.coverage: list[frozenset[EngineId]] = []
-        self.token_gaps: list[tuple[EngineId, str, TokenGaps]] = []
+        self.totals: list[tuple[EngineId, str, EngineTotals]] = []
         self.dialer = AgentDialer(
             self.reports.append,
             watcher="me",
             on_error=self.flaws.append,
             on_coverage=self._covered,
-            on_token_gaps=lambda *one: self.token_gaps.append(one),
+            on_totals=lambda *one: self.totals.append(one),
         )
 
     def _covered(self) -> None:
@@ -171,16 +180,17 @@ async def test_agent_report_is_passed_on_at_once(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_time_between_tokens_is_passed_on_apart_and_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_dialer, "TOKEN_GAPS_EACH_S", 0.2)
+    monkeypatch.setattr(agent_dialer, "TOTALS_EACH_S", 0.2)
     server = WatchServer(boot_id="b1", heartbeat_s=0.02)
     gaps = TokenGaps(bounds_s=(0.1,), counts=(3, 4), sum_s=0.5)
-    server.publish(replace(report(), token_gaps=gaps))
+    work = TokenWork(prompt_tokens=30, generation_tokens=20, finished=2)
+    server.publish(replace(report(), token_gaps=gaps, token_work=work))
     async with listening(server.add_to) as port, dialing(policies(port)) as dialed:
-        await until(lambda: len(dialed.token_gaps) >= 2)
-        assert dialed.token_gaps[0] == (KEY, "b1", gaps)
-        assert all(one.token_gaps is None for one in dialed.reports)
+        await until(lambda: len(dialed.totals) >= 2)
+        assert dialed.totals[0] == (KEY, "b1", EngineTotals(gaps=gaps, work=work))
+        assert all(one.token_gaps is None and one.token_work is None for one in dialed.reports)
         times = [one.observed_at_s for one in dialed.reports]
-        assert (len(dialed.token_gaps) - 2) * 0.2 <= times[-1] - times[0]
+        assert (len(dialed.totals) - 2) * 0.2 <= times[-1] - times[0]
 
 
 async def test_repeated_report_confirms_the_last() -> None:

@@ -1,5 +1,6 @@
 """Usage of tenants on disk: what a start takes up, and what it does with files that it cannot read."""
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from xds_server.rollout import usage_store
 from xds_server.telemetry.usage_by_day import UsageByDay, UsageRow
 
 DAY, BEFORE = date(2026, 11, 28), date(2026, 11, 27)
-ROWS = (UsageRow(port=8080, tenant="a", model="m", requests=7.0, tokens=70.5),)
+ROWS = (UsageRow(port=8080, tenant="a", model="m", requests=7.0, tokens=70.5, corrected=30.25),)
 
 
 def test_days_come_back(tmp_path: Path) -> None:
@@ -19,6 +20,13 @@ def test_days_come_back(tmp_path: Path) -> None:
     assert usage_store.read(tmp_path) == ({BEFORE: ROWS * 2, DAY: ROWS}, ())
     usage_store.forget(tmp_path, [DAY])
     assert usage_store.read(tmp_path) == ({DAY: ROWS}, ())
+
+
+def test_file_of_an_older_server_has_no_correction(tmp_path: Path) -> None:
+    path = usage_store.usage_path(tmp_path, DAY)
+    row = {"port": 8080, "tenant": "a", "model": "m", "requests": 7.0, "tokens": 70.5}
+    usage_store._FILE.write(path, {"day": DAY.isoformat(), "rows": [row]})
+    assert usage_store.read(tmp_path) == ({DAY: (replace(ROWS[0], corrected=70.5),)}, ())
 
 
 def test_first_start_has_no_usage(tmp_path: Path) -> None:

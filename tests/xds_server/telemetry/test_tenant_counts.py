@@ -186,7 +186,9 @@ def test_tokens_stated_in_headers_are_usage(tmp_path: Path, asked: str, tokens: 
     entries = AccessLogs.FromString(log()).http_logs.log_entry
     for entry in entries:
         entry.common_properties.custom_tags[PORT_TAG] = "8080"
-        entry.request.request_body_bytes = 100
+        # As Envoy logs an attempt: what it received from the engine, and what it sent there.
+        entry.request.request_body_bytes = 7
+        entry.response.response_body_bytes = 100
         entry.request.request_headers[MAX_TOKENS_HEADER] = asked
     record_entries(book, "p1", entries, 1.0, NOW_S, may_see=lambda _pool: True)
     assert [one for _, one in used(book).values()] == [tokens]

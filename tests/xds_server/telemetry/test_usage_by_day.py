@@ -29,7 +29,7 @@ def used(book: UsageByDay, period: QuotaPeriod) -> Used:
 
 
 def add(book: UsageByDay, requests: float = 1.0) -> None:
-    book.add(KEY, "m", requests=requests, tokens=10 * requests)
+    book.add(KEY, "m", requests=requests, tokens=10 * requests, corrected=4 * requests)
 
 
 def test_day_and_month_begin_again_at_midnight_utc() -> None:
@@ -40,7 +40,7 @@ def test_day_and_month_begin_again_at_midnight_utc() -> None:
         clock.now += timedelta(days=1)
     assert used(book, QuotaPeriod.DAY) == Used()
     assert clock.now.date() == date(2026, 3, 3)
-    assert used(book, QuotaPeriod.MONTH) == Used(requests=2, tokens=20)
+    assert used(book, QuotaPeriod.MONTH) == Used(requests=2, tokens=20, corrected=8)
     clock.now = datetime(2026, 2, 28, 23, 59, 59, tzinfo=UTC)
     assert used(book, QuotaPeriod.DAY).requests == 1
     assert used(book, QuotaPeriod.MONTH).requests == 2
@@ -72,7 +72,7 @@ def test_days_are_bounded_and_the_oldest_goes() -> None:
 def test_rows_of_a_day_are_bounded() -> None:
     book = UsageByDay(Clock())
     for number in range(MOST_ROWS + 3):
-        book.add((8080, f"t{number}"), "m", requests=1, tokens=0)
+        book.add((8080, f"t{number}"), "m", requests=1, tokens=0, corrected=0)
     rows = book.rows(BEGUN.date())
     assert len(rows) == MOST_ROWS + 1
     assert [row.requests for row in rows if (row.tenant, row.model) == (OTHERS, "")] == [3]

@@ -18,6 +18,7 @@ from xds_server.ledger.event import ClockReading, Event, place_of
 from xds_server.ledger.event_store import EventStore
 from xds_server.model.fleet import EngineId, Fleet
 from xds_server.model.order import Order
+from xds_server.telemetry.token_use import TokenRatios
 
 _NO_ORDERS: Mapping[EngineId, Order] = MappingProxyType({})
 
@@ -38,6 +39,7 @@ class ViewContext:
     objectives: Callable[[], Sequence[ObjectiveStatus]] = tuple
     tenants: Callable[[], Sequence[TenantStatus]] = tuple
     adapter_troubles: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    token_ratios: Callable[[], Mapping[str, TokenRatios]] = dict
 
 
 class UnknownNameError(Exception):

@@ -72,6 +72,7 @@ def _periods(quota: Quota, key: TenantId, usage: TenantUsage) -> Iterator[Tenant
             tokens=limits.tokens,
             used_requests=used.requests,
             used_tokens=used.tokens,
+            corrected_tokens=used.corrected,
             used_ratio=max(count / limit for limit, count in limited if limit is not None),
             ends_at_unix_s=period_end_unix_s(usage.today, period),
         )

@@ -11,6 +11,7 @@ from xds_server.decide.diff import policy_fields
 from xds_server.model.order import pool_key
 from xds_server.model.pool_traffic import PoolTraffic, PrefillUse
 from xds_server.model.text import duration_text
+from xds_server.telemetry.token_use import TokenRatios
 from xds_server.translate.affinity import slack_by_pool
 from xds_server.translate.engine_selection import adapters_by_pool
 from xds_server.translate.key_shares import keys_away
@@ -89,6 +90,21 @@ def _pool_because(name: str, pool: PoolDecisions, out: Sequence[str], scene: Vie
             sentence = objective_sentence(one)
             yield f"{sentence[0].upper()}{sentence[1:]}."
     yield from _limits_of_requests(pool)
+    ratios = scene.token_ratios().get(name)
+    if ratios is not None:
+        yield _token_ratios(ratios)
+
+
+def _token_ratios(ratios: TokenRatios) -> str:
+    """What requests really cost, and which estimates fit."""
+    engines = "1 engine" if ratios.engines == 1 else f"{ratios.engines} engines"
+    size, answer = max(1, round(ratios.bytes_per_token)), max(1, round(ratios.answer_tokens))
+    return (
+        f"Tokens: a token of a prompt has {ratios.bytes_per_token:.3g} bytes of the body, and answers use "
+        f"{ratios.answer_share:.0%} of the tokens that requests ask for, {ratios.answer_tokens:.0f} on average "
+        f"(counters of {engines}, {ratios.requests:.0f} recent requests). Tenants' bytesPerToken {size} and "
+        f"answerTokens {answer} would fit."
+    )
 
 
 def _affinity(pool: PoolDecisions) -> str:

@@ -104,6 +104,11 @@ def _because(row: TenantStatus, quota: Quota, tenants: Tenants) -> Iterator[str]
             if limit is not None
         )
         yield f"This {one.period} (UTC): {' and '.join(parts)} are used."
+        if one.used_tokens and one.corrected_tokens != one.used_tokens:
+            yield (
+                f"By the engines' own counters, these were about {one.corrected_tokens:.0f} tokens instead of "
+                f"{one.used_tokens:.0f}; the quota counts the estimate."
+            )
     if row.tenant == OTHERS:
         yield f"Shared by all callers whose {tenants.header} is absent, repeated or names no tenant."
     counts = row.traffic
