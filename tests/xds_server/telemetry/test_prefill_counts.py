@@ -98,3 +98,10 @@ def test_counts_end_with_the_prefill_of_the_route(staged: TrafficStore, tmp_path
     staged.set_directory(build_directory(policies_of(tmp_path, documents()), {}))
     told(staged, 3.0, named=False)
     assert use(staged, 3.0) is None
+
+
+def test_short_prompts_count_as_local_and_are_not_compared(staged: TrafficStore) -> None:
+    told(staged, 1.0, named=False, prefillable=False)
+    found = use(staged, 1.0)
+    assert found is not None
+    assert (found.local, found.local_first_byte) == (1, None)
