@@ -15,8 +15,10 @@ import yaml
 
 from chaos.processes import ChildProcesses
 from istio.export.istio_objects import Object
+from tests.cluster import Cluster
 from tests.eventually import eventually
 from tests.mesh_parts import ISTIOCTL, ISTIOD, required
+from xds_server.k8s.api_resources import ApiResource
 from xds_server.translate.pool_clusters import HTTP_OPTIONS
 
 STARTS_WITHIN_S: Final = 120.0
@@ -32,6 +34,13 @@ _ENVIRONMENT: Final = {
     "PILOT_ENABLE_METADATA_EXCHANGE": "false",
 }
 _MESH: Final = {"enableAutoMtls": False, "defaultProviders": {}, "rootNamespace": "istio-system"}
+_PLURALS: Final = {
+    "ServiceEntry": "serviceentries",
+    "WorkloadEntry": "workloadentries",
+    "DestinationRule": "destinationrules",
+    "VirtualService": "virtualservices",
+    "EnvoyFilter": "envoyfilters",
+}
 _HTTP2: Final = {
     "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
     "explicit_http_config": {"http2_protocol_options": {}},
@@ -65,6 +74,20 @@ def write_definitions(at: Path) -> None:
 
 def _run(program: Path, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=120)
+
+
+async def apply(cluster: Cluster, objects: Sequence[Object], *, force: bool = True) -> None:
+    """Apply exported objects, as ``kubectl apply --server-side`` does."""
+    for one in objects:
+        kind, metadata = str(one["kind"]), one["metadata"]
+        assert isinstance(metadata, dict)
+        version = str(one["apiVersion"]).rpartition("/")[2]
+        resource = ApiResource(
+            group="networking.istio.io", version=version, plural=_PLURALS[kind], kind=kind, namespaced=True
+        )
+        await cluster.api.apply(
+            resource, metadata["namespace"], metadata["name"], one, manager="switchgear", force=force
+        )
 
 
 async def start_istiod(processes: ChildProcesses, kubeconfig: Path, folder: Path) -> int:

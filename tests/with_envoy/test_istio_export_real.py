@@ -11,11 +11,10 @@ from istio.export.istio_export import export_to_istio
 from istio.export.istio_objects import IstioTarget, Object
 from policies.load import load, load_contents
 from tests.cluster import Cluster
-from tests.istio.real_istiod import said_by_istioctl, sidecar_bootstrap, start_istiod, write_definitions
+from tests.istio.real_istiod import apply, said_by_istioctl, sidecar_bootstrap, start_istiod, write_definitions
 from tests.mesh_parts import ISTIOCTL, ISTIOD, required
 from tests.with_envoy.conftest import EnvoyProcess, StartEnvoy
 from tests.with_envoy.translate.recording_engine import Hearing
-from xds_server.k8s.api_resources import ApiResource
 
 pytestmark = pytest.mark.envoy
 
@@ -84,13 +83,6 @@ spec:
   breaker: {{consecutiveErrors: 3, errorRatePercent: 0, localEjection: 10m, capacityFloorPercent: 0}}
   retries: {{attempts: 0}}
 """
-PLURALS = {
-    "ServiceEntry": "serviceentries",
-    "WorkloadEntry": "workloadentries",
-    "DestinationRule": "destinationrules",
-    "VirtualService": "virtualservices",
-    "EnvoyFilter": "envoyfilters",
-}
 
 
 @pytest.fixture
@@ -101,17 +93,6 @@ async def engines() -> AsyncIterator[Sequence[Hearing]]:
     yield found
     for runner in runners:
         await runner.cleanup()
-
-
-async def apply(cluster: Cluster, objects: Sequence[Object]) -> None:
-    for one in objects:
-        kind, metadata = str(one["kind"]), one["metadata"]
-        assert isinstance(metadata, dict)
-        version = str(one["apiVersion"]).rpartition("/")[2]
-        resource = ApiResource(
-            group="networking.istio.io", version=version, plural=PLURALS[kind], kind=kind, namespaced=True
-        )
-        await cluster.api.apply(resource, metadata["namespace"], metadata["name"], one, manager="switchgear")
 
 
 async def ejected(envoy: EnvoyProcess) -> set[str]:
