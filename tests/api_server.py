@@ -73,6 +73,11 @@ class ApiServer:
         self._server: ChildProcess | None = None
 
     @property
+    def programs(self) -> tuple[ChildProcess, ...]:
+        """Its process and that of its etcd."""
+        return tuple(one for one in (self._server, self._etcd) if one is not None)
+
+    @property
     def url(self) -> str:
         """Its address."""
         return f"https://127.0.0.1:{self._port}"
