@@ -7,7 +7,7 @@ a plain Envoy has no agent that would fetch them.
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ _PLURALS: Final = {
     "DestinationRule": "destinationrules",
     "VirtualService": "virtualservices",
     "EnvoyFilter": "envoyfilters",
+    "Gateway": "gateways",
 }
 _HTTP2: Final = {
     "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -106,6 +107,17 @@ async def start_istiod(processes: ChildProcesses, kubeconfig: Path, folder: Path
         return int(found[1]) if found else 0
 
     return int(await eventually(port, "istiod listens", STARTS_WITHIN_S))
+
+
+def gateway_bootstrap(istiod_port: int, namespace: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """The proxy of an Istio gateway in that namespace, which has these labels."""
+    made = sidecar_bootstrap(istiod_port, namespace)
+    made["node"] = {
+        "id": f"router~127.0.0.1~gateway.{namespace}~{namespace}.svc.cluster.local",
+        "cluster": f"gateway.{namespace}",
+        "metadata": {"NAMESPACE": namespace, "ISTIO_VERSION": "1.31.0", "LABELS": dict(labels)},
+    }
+    return made
 
 
 def sidecar_bootstrap(istiod_port: int, namespace: str) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class LiveMesh:
         await self.processes.stop(self.writer)
 
     def out_at(self, name: str) -> tuple[float, float]:
-        """When the writer had its verdict about an engine, and when it had told the API server."""
+        """When the writer had its verdict about an engine, and when the API server had it."""
         assert self.writer is not None
         found = {}
         for line in self.writer.log_path.read_text().splitlines():
