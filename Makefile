@@ -103,13 +103,15 @@ istio-parts: $(READY)
 mesh: $(READY)
 	$(BIN)/pytest --real-part envoy-gateway tests/with_envoy/test_envoy_gateway_export.py $(ARGS)
 
-# What Istio's own programs say and do with our exports. istiod needs an API server: its test is skipped without one.
+# What Istio's own programs say and do with our exports, and with `switchgear istio run`. istiod needs an API server:
+# its tests are skipped without one.
 istio: $(READY)
 	@server=environment; \
 	if [ -z "$$KUBE_APISERVER" ] && $(BIN)/python tests/cluster_parts.py $(RELEASE) --built >/dev/null 2>&1; then \
 		server=$(RELEASE); \
 	fi; \
-	$(BIN)/pytest --api-server $$server --real-part istio tests/with_envoy/test_istio_export_real.py $(ARGS)
+	$(BIN)/pytest --api-server $$server --real-part istio tests/with_envoy/test_istio_export_real.py \
+		tests/with_envoy/test_istio_run_real.py $(ARGS)
 
 # Whole servers on our own transport; their flag is also a variable.
 h2: $(READY)

@@ -73,6 +73,11 @@ class ApiServer:
         self._server: ChildProcess | None = None
 
     @property
+    def programs(self) -> tuple[ChildProcess, ...]:
+        """Its process and that of its etcd."""
+        return tuple(one for one in (self._server, self._etcd) if one is not None)
+
+    @property
     def url(self) -> str:
         """Its address."""
         return f"https://127.0.0.1:{self._port}"
@@ -130,16 +135,16 @@ class ApiServer:
         self._server = await self._at_home(self._started(self._port))
 
     @asynccontextmanager
-    async def elsewhere(self) -> AsyncIterator[Path]:
+    async def elsewhere(self, *flags: str) -> AsyncIterator[Path]:
         """Another API server over the same etcd, for as long as the block lasts; its kubeconfig."""
         (port,) = free_ports(1)
-        other = await self._at_home(self._started(port))
+        other = await self._at_home(self._started(port, *flags))
         at = self._at / f"kubeconfig-{port}"
         at.write_text(self.kubeconfig.read_text().replace(self.url, f"https://127.0.0.1:{port}"))
         yield at
         await self._at_home(self._processes.stop(other, limit_s=30.0))
 
-    async def _started(self, port: int) -> ChildProcess:
+    async def _started(self, port: int, *flags: str) -> ChildProcess:
         folder, url = self._at, f"https://127.0.0.1:{port}"
         server = await self._processes.start(
             f"kube-apiserver-{port}",
@@ -161,6 +166,7 @@ class ApiServer:
                 "--allow-privileged=true",
                 f"--audit-policy-file={folder / 'audit-policy.json'}",
                 f"--audit-log-path={self.audit_log}",
+                *flags,
             ],
         )
         await self._answering(f"{url}/readyz", "the API server", server)

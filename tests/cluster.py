@@ -199,9 +199,15 @@ class Cluster:
         return await self.api.strategic(PODS, namespace, pod, patch, subresource="status")
 
     async def service(
-        self, name: str, *, namespace: str = "default", selector: Mapping[str, str], ports: Mapping[str, int | str]
+        self,
+        name: str,
+        *,
+        namespace: str = "default",
+        selector: Mapping[str, str],
+        ports: Mapping[str, int | str],
+        headless: bool = True,
     ) -> Mapping[str, Any]:
-        """A headless service over the pods with these labels; a port by name, or the name of the pods' own."""
+        """A service over the pods with these labels; a port by name, or the name of the pods' own."""
         said = [
             {"name": key, "port": to if isinstance(to, int) else 80 + number, "targetPort": to}
             for number, (key, to) in enumerate(ports.items())
@@ -210,7 +216,7 @@ class Cluster:
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": name},
-            "spec": {"clusterIP": "None", "selector": dict(selector), "ports": said},
+            "spec": {**({"clusterIP": "None"} if headless else {}), "selector": dict(selector), "ports": said},
         }
         return await self.api.create(SERVICES, namespace, body)
 

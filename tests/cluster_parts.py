@@ -59,6 +59,14 @@ def from_environment() -> Parts | None:
     )
 
 
+def parts_in(at: Path) -> Parts:
+    """The programs of a folder that ``built`` made."""
+    found = {name: at / program for name, program in VARIABLES.items()}
+    return Parts(
+        apiserver=found["KUBE_APISERVER"], etcd=found["ETCD"], controllers=found["KUBE_CONTROLLER_MANAGER"]
+    )
+
+
 def folder(release: str) -> Path:
     """Where a release's programs are, or will be: by its version and the text of what is built."""
     modules = SOURCES / RELEASES[release]

@@ -21,8 +21,10 @@ from benchmarks.failover.failover_page import page
 from benchmarks.failover.failover_scenarios import DEAD, DEAF, MIXTURES, MORE, SCENARIOS, SIX
 from benchmarks.failover.result import FOLDER, PEER_FOLDER, counts, file_name, read, result, usual, write
 from benchmarks.failover.result_tables import missed, table
+from benchmarks.peers import PeersError
 from chaos.lab.envoy_processes import NotReadyError
 from chaos.processes import ProcessError
+from tests.go_build import PartsError
 
 GROUPS: Final = {
     "six": tuple(one.name for one in SIX),
@@ -114,7 +116,7 @@ def _make(cells: Sequence[ExperimentCell], options: argparse.Namespace, console:
         found: dict[str, Any] | None = None
         try:
             found = result(cell, asyncio.run(_ended_by_signals(cell)))
-        except* (ProcessError, NotReadyError, aiohttp.ClientError) as problems:
+        except* (ProcessError, NotReadyError, PartsError, PeersError, aiohttp.ClientError) as problems:
             # One cell that cannot be made must not cost a night of others.
             console.print(f"[{place + 1}/{len(missing)}] {file_name(cell)} could not be made: {_said(problems)}")
         if found is None:

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from benchmarks.failover.picker_policy import By
 from benchmarks.peers import PEERS, Peer
 from chaos.testbed.static_envoy import CEILING, NAIVE, PLAIN, TUNED, StaticEnvoyConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """``static`` configures an Envoy without control plane, ``picks_by`` is the signal of the imitation of
-    an endpoint picker, ``peer`` is another product; the rest configures Switchgear.
+    """``static`` configures an Envoy without control plane, ``picker`` is an Envoy that asks the Gateway API's
+    endpoint picker, ``peer`` is another product; the rest configures Switchgear.
 
     ``agents``: one per engine; else the control plane probes engines. ``service_time_set``: the pool's policy sets
     the exact service time; else default and learning.
@@ -22,7 +21,7 @@ class Contestant:
     name: str
     title: str
     static: StaticEnvoyConfig | None = None
-    picks_by: By | None = None
+    picker: bool = False
     peer: Peer | None = None
     agents: bool = True
     service_time_set: bool = False
@@ -45,13 +44,8 @@ CONTESTANTS: Final[Mapping[str, Contestant]] = MappingProxyType(
             Contestant(name="static", title="Envoy, hand-set ceiling", static=CEILING),
             Contestant(
                 name="picker",
-                title="Envoy and our imitation of an endpoint picker, by queue and KV cache",
-                picks_by="metrics",
-            ),
-            Contestant(
-                name="picker-counting",
-                title="Envoy and our imitation of an endpoint picker, by its own count of requests in flight",
-                picks_by="in_flight",
+                title="Envoy and the Gateway API's endpoint picker, by queue and KV cache",
+                picker=True,
             ),
             *(Contestant(name=peer.name, title=peer.title, peer=peer) for peer in PEERS.values()),
         )

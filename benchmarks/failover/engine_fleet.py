@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -12,26 +13,40 @@ from benchmarks.failover.experiment_setting import PREFILL_S, TOKEN_S, EngineKin
 from chaos.fake_engine import EngineFault
 from chaos.lab import engine_processes
 from chaos.lab.process_slot import START_LIMIT_S
-from chaos.processes import ChildProcess, ChildProcesses
+from chaos.processes import ChildProcess, ChildProcesses, free_ports
 
 MODEL = "bench"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFleet:
-    """Running engines by number. ``names`` are theirs, ``controls`` where each takes orders."""
+    """Running engines by number. ``names`` are theirs, ``controls`` where each takes orders.
+
+    ``hosts`` differ, and all ``ports`` are one, only where a contestant needs it.
+    """
 
     names: tuple[str, ...]
+    hosts: tuple[str, ...]
     ports: tuple[int, ...]
     controls: tuple[str, ...]
     children: tuple[ChildProcess, ...]
 
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """HOST:PORT of each."""
+        return tuple(f"{host}:{port}" for host, port in zip(self.hosts, self.ports, strict=True))
 
-async def start_fleet(children: ChildProcesses, setting: ExperimentSetting) -> EngineFleet:
-    """Start the engines, those of one process next to each other; engines of unequal kinds never share one."""
-    groups = _groups(setting)
+
+async def start_fleet(
+    children: ChildProcesses, setting: ExperimentSetting, *, as_pods: bool = False
+) -> EngineFleet:
+    """Start the engines, those of one process next to each other; engines of unequal kinds never share one.
+
+    ``as_pods``: each has an address of its own, and all have the same port.
+    """
+    groups, port = _groups(setting), free_ports(1)[0] if as_pods else 0
     started = await asyncio.gather(
-        *(_start(children, place, numbers, setting) for place, numbers in enumerate(groups))
+        *(_start(children, place, numbers, setting, port) for place, numbers in enumerate(groups))
     )
     listed: dict[int, dict[str, Any]] = {}
     for child, numbers in zip(started, groups, strict=True):
@@ -39,6 +54,7 @@ async def start_fleet(children: ChildProcesses, setting: ExperimentSetting) -> E
     ordered = [listed[number] for number in range(setting.engines)]
     return EngineFleet(
         names=tuple(str(one["name"]) for one in ordered),
+        hosts=tuple(str(urlsplit(one["url"]).hostname) for one in ordered),
         ports=tuple(int(one["port"]) for one in ordered),
         controls=tuple(str(one["control"]) for one in ordered),
         children=tuple(started),
@@ -68,8 +84,9 @@ def _groups(setting: ExperimentSetting) -> list[list[int]]:
 
 
 async def _start(
-    children: ChildProcesses, place: int, numbers: Sequence[int], setting: ExperimentSetting
+    children: ChildProcesses, place: int, numbers: Sequence[int], setting: ExperimentSetting, port: int
 ) -> ChildProcess:
+    """``port``: of all engines, which then have addresses of their own; 0 otherwise."""
     kind: EngineKind = setting.kind(numbers[0])
     sort = engine_processes.EngineProfile(
         model=MODEL,
@@ -81,4 +98,6 @@ async def _start(
     argv = engine_processes.fake_engine_command(
         sort, count=len(numbers), prefix=chr(ord("e") + place), seed=1000 * setting.seed + numbers[0]
     )
+    if port:
+        argv += ["--host", f"127.1.{place}.1", "--port", str(port), "--own-addresses"]
     return await children.start(f"engines-{place}", argv, ready_within_s=START_LIMIT_S)

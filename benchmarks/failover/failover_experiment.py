@@ -43,17 +43,26 @@ async def run(cell: ExperimentCell) -> ExperimentHistory:
             ChildProcesses() as children,
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
         ):
-            fleet = await start_fleet(children, cell.setting)
-            side = await _side(children, Path(name), cell, fleet)
-            await ready(session, side, cell.setting, fleet)
-            return await _observed(cell, session, fleet, side)
+            fleet = await start_fleet(children, cell.setting, as_pods=cell.contestant.picker)
+            side = await _side(children, Path(name), cell, fleet, session)
+            try:
+                await ready(session, side, cell.setting, fleet)
+                return await _observed(cell, session, fleet, side)
+            finally:
+                await side.end()
 
 
-async def _side(children: ChildProcesses, folder: Path, cell: ExperimentCell, fleet: EngineFleet) -> ProxyTier:
+async def _side(
+    children: ChildProcesses,
+    folder: Path,
+    cell: ExperimentCell,
+    fleet: EngineFleet,
+    session: aiohttp.ClientSession,
+) -> ProxyTier:
     if cell.contestant.static is not None:
         return await static_tier(children, folder, cell.contestant, cell.setting, fleet)
-    if cell.contestant.picks_by is not None:
-        return await picker_tier(children, folder, cell.contestant, cell.setting, fleet)
+    if cell.contestant.picker:
+        return await picker_tier(children, folder, cell.setting, fleet, session)
     if cell.contestant.peer is not None:
         return await peer_tier(children, folder, cell.contestant, cell.setting, fleet)
     relayed = cell.scenario.telemetry_lost_at is not None
@@ -162,6 +171,7 @@ def _parts(fleet: EngineFleet, side: ProxyTier) -> dict[str, list[ChildProcess]]
         "Envoys": list(side.envoys),
         "control plane": [] if side.server is None else [side.server],
         "picker": [] if side.picker is None else [side.picker],
+        "API server": list(side.cluster),
         "router": list(side.routers),
         "relay": [] if side.relay is None else [side.relay],
         "agents": [one.child for one in side.agents.values() if one.child is not None],

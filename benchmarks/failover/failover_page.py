@@ -76,8 +76,10 @@ _CHOICES: Final = (
     "callers wait for up to their 10 s: compare p99. LiteLLM's worker needs 6.5 to 9.1 ms of a core for a",
     "request, and was overloaded before the fault, on this machine; with its rows, compare the cost only.",
     "",
-    "The Gateway API's real endpoint picker is tested behind Envoy (`make picker-parts`, then `make peers`),",
-    "but not measured here: the contestants `picker` and `picker-counting` are imitations.",
+    "The Gateway API's endpoint picker (`--contestant picker`; `make picker-parts` and `make cluster-parts` build",
+    "what it needs) is the real one behind Envoy, with the scorers and weights of its chart, except that of",
+    "prefixes. It reads pods of a real API server, whose readiness follows `/health` each second, as in its",
+    "project's example: one failure is enough. The API server's processor time is not counted as the picker's.",
 )
 
 

@@ -22,7 +22,9 @@ def watched(side: ProxyTier, fleet: EngineFleet) -> SampledPool:
         pool=POOL,
         admins={f"p{proxy}": admin for proxy, admin in enumerate(side.admins)},
         ports={port: f"e{engine}" for engine, port in enumerate(fleet.ports)},
-        names={name: f"e{engine}" for engine, name in enumerate(fleet.names)},
+        names={
+            name: f"e{engine}" for names in (fleet.names, fleet.addresses) for engine, name in enumerate(names)
+        },
     )
 
 

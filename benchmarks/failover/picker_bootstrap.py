@@ -8,8 +8,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.failover.picker import ENGINE_HEADER
 from chaos.testbed.static_envoy import PLAIN, static_bootstrap
+
+ENGINE_HEADER = "x-gateway-destination-endpoint"
+"""In which the picker says where to send a request."""
 
 _PICKER = "picker"
 _HTTP2 = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
@@ -60,8 +62,15 @@ def _asks() -> dict[str, Any]:
             "grpc_service": {"envoy_grpc": {"cluster_name": _PICKER}},
             # As long as it takes: on a busy machine its delay is not its verdict.
             "message_timeout": "10s",
-            # The answer's headers as well: its stream ends with them, and so does the picker's count.
-            "processing_mode": {"request_header_mode": "SEND", "response_header_mode": "SEND"},
+            # Bodies as well: it reads the model in them, and usage in answers.
+            "processing_mode": {
+                "request_header_mode": "SEND",
+                "request_body_mode": "FULL_DUPLEX_STREAMED",
+                "request_trailer_mode": "SEND",
+                "response_header_mode": "SEND",
+                "response_body_mode": "FULL_DUPLEX_STREAMED",
+                "response_trailer_mode": "SEND",
+            },
         },
     }
 

@@ -14,7 +14,9 @@ import aiohttp
 import yaml
 
 from benchmarks.failover.contestants import Contestant
+from benchmarks.failover.endpoint_picker import LOAD_SCORERS, start_api_server, start_picker
 from benchmarks.failover.engine_fleet import MODEL, EngineFleet, call_records
+from benchmarks.failover.engine_pods import LABELS, EnginePods
 from benchmarks.failover.experiment_setting import ExperimentSetting
 from benchmarks.failover.picker_bootstrap import picker_bootstrap
 from benchmarks.peers import start_peer
@@ -43,6 +45,8 @@ class ProxyTier:
     server: ChildProcess | None = None
     relay: ChildProcess | None = None
     picker: ChildProcess | None = None
+    cluster: tuple[ChildProcess, ...] = ()
+    kubelet: "asyncio.Task[None] | None" = None
     routers: tuple[ChildProcess, ...] = ()
     agents: dict[int, ProcessSlot] = field(default_factory=dict)
 
@@ -50,6 +54,11 @@ class ProxyTier:
         """SIGKILL, as an OOM killer would."""
         if self.server is not None:
             self.server.signal_group(signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Stop the probes of pods; raise what ended them before."""
+        if self.kubelet is not None and not self.kubelet.cancel():
+            await self.kubelet
 
     async def lose_telemetry(self, session: aiohttp.ClientSession) -> None:
         """Drop access logs and load reports from now on."""
@@ -96,20 +105,27 @@ async def static_tier(
 
 
 async def picker_tier(
-    children: ChildProcesses, folder: Path, contestant: Contestant, setting: ExperimentSetting, fleet: EngineFleet
+    children: ChildProcesses,
+    folder: Path,
+    setting: ExperimentSetting,
+    fleet: EngineFleet,
+    session: aiohttp.ClientSession,
 ) -> ProxyTier:
-    """Envoys that ask one endpoint picker about each request."""
-    engines = [argument for port in fleet.ports for argument in ("--engine", f"127.0.0.1:{port}")]
-    picker = await children.start(
-        "picker",
-        [sys.executable, "-m", "benchmarks.failover.picker", "--by", str(contestant.picks_by), *engines],
-        ready_within_s=START_LIMIT_S,
-    )
+    """Envoys that ask one endpoint picker about each request. It reads the pods of an API server of its own."""
+    server = await start_api_server(children, folder / "api-server")
+    pods = EnginePods(kubeconfig=server.kubeconfig, addresses=fleet.hosts, port=fleet.ports[0])
+    kubelet = asyncio.create_task(pods.run(session))
+    while not pods.made.is_set():
+        if kubelet.done():
+            await kubelet
+        await asyncio.sleep(POLL_S)
+    labels = [f"{key}={text}" for key, text in LABELS.items()]
+    picker, picker_port = await start_picker(children, server.kubeconfig, labels, fleet.ports[0], LOAD_SCORERS)
     targets, admins, envoys = [], [], []
     for proxy, weight in enumerate(setting.demand):
         port, admin = free_ports(2)
         text = picker_bootstrap(
-            int(picker.ready["port"]),
+            picker_port,
             engine_ports=fleet.ports,
             slots=setting.slots,
             proxies=len(setting.demand),
@@ -121,7 +137,13 @@ async def picker_tier(
         targets.append(LoadTarget(url=f"http://127.0.0.1:{port}", name=f"proxy-{proxy}", weight=weight))
         admins.append(f"http://127.0.0.1:{admin}")
     return ProxyTier(
-        targets=tuple(targets), admins=tuple(admins), children=children, envoys=tuple(envoys), picker=picker
+        targets=tuple(targets),
+        admins=tuple(admins),
+        children=children,
+        envoys=tuple(envoys),
+        picker=picker,
+        cluster=server.programs,
+        kubelet=kubelet,
     )
 
 

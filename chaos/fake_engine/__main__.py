@@ -15,6 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from ipaddress import ip_address
 
 from chaos.fake_engine.control_server import ControlServer
 from chaos.fake_engine.engine_config import EngineConfig
@@ -41,13 +42,16 @@ def main(argv: Sequence[str]) -> int:
         arguments.tls_client_ca and not arguments.tls_cert
     ):
         parser.error("--tls-cert and --tls-key need each other; --tls-client-ca needs both")
+    if arguments.own_addresses and not arguments.port:
+        parser.error("--own-addresses needs --port")
     settings = {f.name: getattr(arguments, f.name) for f in fields(EngineConfig) if f.name != "name"}
     first = EngineConfig(**settings)
     configs = [
         replace(
             first,
             name=f"{arguments.name_prefix}{index}",
-            port=first.port + index if first.port else 0,
+            host=str(ip_address(first.host) + index) if arguments.own_addresses else first.host,
+            port=first.port + index if first.port and not arguments.own_addresses else first.port,
             seed=first.seed + index,
         )
         for index in range(arguments.count)
@@ -64,6 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name-prefix", default="fake-", help="engine names are PREFIX0, PREFIX1, …")
     parser.add_argument(
         "--control-port", type=int, default=0, help="port of the control API (default: 0, any free port)"
+    )
+    parser.add_argument(
+        "--own-addresses", action="store_true", help="one address for each engine, from --host up, and one port"
     )
     parser.add_argument("--max-unfinished", type=int, help="limit on running and waiting calls; more get 503")
     parser.add_argument(

@@ -30,7 +30,7 @@ class SampledPool:
 
     ``admins`` are the Envoys' admin addresses by name; ``ports`` the ports at which Envoys reach the engines of
     ``pool``, which is also the cluster's name. ``names`` maps policy names to engines, for Envoys with a listener
-    per engine.
+    per engine; ADDRESS:PORT is the name of an engine that shares its port with others.
     """
 
     pool: str
@@ -151,7 +151,8 @@ def _hosts(pool: str, page: Any) -> Sequence[Any]:
 
 def _engine(watched: SampledPool, address: Mapping[str, Any]) -> str | None:
     if "socket_address" in address:
-        return watched.ports.get(int(address["socket_address"]["port_value"]))
+        host, port = address["socket_address"]["address"], int(address["socket_address"]["port_value"])
+        return watched.names.get(f"{host}:{port}") or watched.ports.get(port)
     internal = address.get("envoy_internal_address", {})
     return watched.names.get(str(internal.get("server_listener_name", "")).rpartition("/")[2])
 

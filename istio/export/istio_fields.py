@@ -4,7 +4,7 @@ Items of a list are taken together: a pool of a thousand engines is one line for
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -72,7 +72,11 @@ def _of_document(
         values = tuple(_values(document, doc.path.split(".")))
         if doc.path.startswith(only) and (values or not doc.path.startswith(_MAY_BE_ABSENT)):
             about = _Subject(
-                kind=kind, name=name, document=f"{kind}/{name}", objects=_objects(kind, name, policies, place)
+                kind=kind,
+                name=name,
+                document=f"{kind}/{name}",
+                objects=_objects(kind, name, policies, place),
+                gateway=bool(place.gateway),
             )
             yield _fate(about, doc, values, _place(document, policies, about.document, doc.path), policies)
 
@@ -86,6 +90,7 @@ def _in_force(pool: str, policies: PolicySet, place: IstioTarget) -> Iterator[Fi
         name=pool,
         document=f"ResiliencePolicy/{stack[-1] if stack else DEFAULT} for {pool}",
         objects=_objects("EnginePool", pool, policies, place),
+        gateway=bool(place.gateway),
     )
     for doc in leaves("ResiliencePolicy"):
         if doc.path.startswith(_OF_THE_DOCUMENT):
@@ -103,6 +108,7 @@ class _Subject:
     name: str
     document: str
     objects: Mapping[str, str]
+    gateway: bool
 
 
 def _objects(kind: str, name: str, policies: PolicySet, place: IstioTarget) -> Mapping[str, str]:
@@ -137,7 +143,8 @@ def _fate(
     outcome = leaf_targets(about.kind)[doc.path].istio
     judge = JUDGES[about.kind].get(doc.path)
     if judge is not None and values:
-        judged = (judge(FieldContext(policies=policies, name=about.name, value=one)) or outcome for one in values)
+        seen = FieldContext(policies=policies, name=about.name, value=None, gateway=about.gateway)
+        judged = (judge(replace(seen, value=one)) or outcome for one in values)
         outcome = max(judged, key=lambda one: list(Fidelity).index(one.fidelity))
     return FieldFidelity(
         document=about.document,

@@ -22,8 +22,13 @@ def _port(seen: FieldContext) -> FieldOutcome | None:
     found = seen.policies.pools[seen.name].spec.kubernetes
     if found is None or isinstance(found.port, int):
         return None
-    if found.service is not None:
+    if found.service is not None and seen.gateway:
         return approximated("Istio accepts no port name: the Service may have only this port", "VirtualService")
+    if found.service is not None:
+        # pilot/pkg/networking/core/httproute.go: routes of a port see only Services that have it.
+        return lost(
+            "sidecars send to the route's own port, and answer 503 if the Service has another: write a number"
+        )
     return lost("a ServiceEntry needs a port number; 8000 is used")
 
 

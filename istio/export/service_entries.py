@@ -39,9 +39,9 @@ _LABEL_NAME: Final = re.compile(
 class Destination:
     """Where requests for a pool go.
 
-    ``port`` is None where only its name is known; Istio then needs a Service with a single port. ``selects`` are
-    the labels of its endpoints; none where the cluster has a Service of its own for it. ``subset`` is the one that
-    requests go to unless another is meant.
+    ``port`` is None where only its name is known; a gateway then needs a Service with a single port, and sidecars
+    one with the port of the route. ``selects`` are the labels of its endpoints; none where the cluster has a
+    Service of its own for it. ``subset`` is the one that requests go to unless another is meant.
     """
 
     pool: str

@@ -12,7 +12,7 @@ Source: Istio's API reference (WorkloadEntry, ServiceEntry, DestinationRule); is
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -38,18 +38,25 @@ _WHOLE_WEIGHT: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodServingLabel:
-    """Whether a pod serves; ``uid`` tells it from a later one of its name, ``reason`` is for the log."""
+    """Whether a pod serves; ``uid`` tells it from a later one of its name, ``reason`` is for the log.
+
+    ``proven``: by evidence; without any, a pod that an earlier process took out of rotation stays out.
+    """
 
     namespace: str
     name: str
     uid: str
     serving: bool
     reason: str
+    proven: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesiredWorkloadEntry:
-    """A WorkloadEntry of an engine outside of the cluster. ``weight`` is 0 where all of a pool weigh the same."""
+    """A WorkloadEntry of an engine outside of the cluster. ``weight`` is 0 where all of a pool weigh the same.
+
+    ``proven`` as for pods.
+    """
 
     namespace: str
     name: str
@@ -61,6 +68,7 @@ class DesiredWorkloadEntry:
     weight: int
     serving: bool
     reason: str
+    proven: bool = True
     topology: Mapping[str, str] = field(default_factory=dict)
     """Labels of region and zone, by which failover goes."""
 
@@ -127,8 +135,10 @@ def desired_state(
     pods: Mapping[EngineId, PodRef],
     *,
     namespace: str,
+    unproven: Set[EngineId] = frozenset(),
 ) -> DesiredState:
-    """What follows from these decisions. ``namespace`` is that of pools that name none.
+    """What follows from these decisions. ``namespace`` is that of pools that name none, ``unproven`` are engines
+    that this process has no evidence of yet.
 
     A pod in several pools has one label: it serves as long as one of them wants it. In a pool whose engines are
     found in the cluster, one that has no pod is left alone: an entry would let Istio know it twice.
@@ -146,6 +156,7 @@ def desired_state(
             if decision is None:
                 continue
             serving, pod = decision.health is Health.HEALTHY, pods.get(engine.id)
+            proven = engine.id not in unproven
             if pod is None:
                 if declared.spec.kubernetes is not None:
                     continue
@@ -162,12 +173,18 @@ def desired_state(
                     weight=weights.get(engine.id, 0),
                     serving=serving,
                     reason=decision.reason,
+                    proven=proven,
                 )
                 continue
             key = (pod.namespace, pod.name)
-            if key not in marks or (serving and not marks[key].serving):
+            if key not in marks or (serving, proven) > (marks[key].serving, marks[key].proven):
                 marks[key] = PodServingLabel(
-                    namespace=pod.namespace, name=pod.name, uid=pod.uid, serving=serving, reason=decision.reason
+                    namespace=pod.namespace,
+                    name=pod.name,
+                    uid=pod.uid,
+                    serving=serving,
+                    reason=decision.reason,
+                    proven=proven,
                 )
     return DesiredState(pods=MappingProxyType(marks), entries=MappingProxyType(entries))
 

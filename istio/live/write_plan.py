@@ -69,19 +69,20 @@ def write_plan(wanted: DesiredState, pods: Objects, entries: Objects) -> tuple[W
 
     ``pods`` are all that carry our label; a pod that is wanted and not among them has none yet. ``entries`` are
     our WorkloadEntries and those that were exported: of the latter only the label and the weight are changed, and
-    when we leave they serve.
+    when we leave they serve. One that is out of rotation returns only by evidence.
     """
     let_in: list[Write] = []
     take_out: list[Write] = []
     for key, mark in sorted(wanted.pods.items()):
         pod = pods.get(key)
-        if pod is not None and _uid(pod) != mark.uid:
-            continue  # another one of its name, that nothing was decided of yet
+        # Another one of its name has nothing decided of it yet.
+        if pod is not None and (_uid(pod) != mark.uid or _waits(mark, _labels(pod))):
+            continue
         if pod is None or _labels(pod).get(SERVING_LABEL) != ("true" if mark.serving else "false"):
             (let_in if mark.serving else take_out).append(MarkPod(mark=mark))
     for key, entry in sorted(wanted.entries.items()):
         known = entries.get(key)
-        if not _says(known, entry):
+        if not _says(known, entry) and not _waits(entry, _spec_labels(known or {})):
             write = ApplyEntry(entry=entry, whole=known is None or _ours(known))
             (let_in if entry.serving else take_out).append(write)
     for key, pod in sorted(pods.items()):
@@ -135,6 +136,11 @@ def _says(found: KubeObject | None, entry: DesiredWorkloadEntry) -> bool:
 
 def _ours(found: KubeObject) -> bool:
     return _labels(found).get(MANAGED_LABEL) == MANAGER
+
+
+def _waits(wanted: PodServingLabel | DesiredWorkloadEntry, labels: Mapping[str, object]) -> bool:
+    """Whether an engine that is out of rotation stays out, for want of evidence."""
+    return wanted.serving and not wanted.proven and labels.get(SERVING_LABEL) == "false"
 
 
 def _spec_labels(found: KubeObject) -> Mapping[str, object]:

@@ -182,7 +182,7 @@ def _route(http: Object) -> Object:
     ]
     # Not max_grpc_timeout: Envoy warns about it as deprecated.
     action: Object = {"timeout": http.get("timeout", "0s")}
-    names = [_cluster_of(one["destination"]) for one in http["route"]]
+    names = [_cluster_of(one["destination"], match["port"]) for one in http["route"]]
     if len(names) == 1:
         action["cluster"] = names[0]
     else:
@@ -197,8 +197,9 @@ def _route(http: Object) -> Object:
     }
 
 
-def _cluster_of(destination: Object) -> str:
-    port = destination.get("port", {}).get("number", 80)
+def _cluster_of(destination: Object, listener: int) -> str:
+    """Without a port, that of the listener: its routes see no Services of other ports."""
+    port = destination.get("port", {}).get("number", listener)
     return f"outbound|{port}|{destination.get('subset', '')}|{destination['host']}"
 
 

@@ -7,7 +7,7 @@ a plain Envoy has no agent that would fetch them.
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +15,10 @@ import yaml
 
 from chaos.processes import ChildProcesses
 from istio.export.istio_objects import Object
+from tests.cluster import Cluster
 from tests.eventually import eventually
 from tests.mesh_parts import ISTIOCTL, ISTIOD, required
+from xds_server.k8s.api_resources import ApiResource
 from xds_server.translate.pool_clusters import HTTP_OPTIONS
 
 STARTS_WITHIN_S: Final = 120.0
@@ -32,6 +34,14 @@ _ENVIRONMENT: Final = {
     "PILOT_ENABLE_METADATA_EXCHANGE": "false",
 }
 _MESH: Final = {"enableAutoMtls": False, "defaultProviders": {}, "rootNamespace": "istio-system"}
+_PLURALS: Final = {
+    "ServiceEntry": "serviceentries",
+    "WorkloadEntry": "workloadentries",
+    "DestinationRule": "destinationrules",
+    "VirtualService": "virtualservices",
+    "EnvoyFilter": "envoyfilters",
+    "Gateway": "gateways",
+}
 _HTTP2: Final = {
     "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
     "explicit_http_config": {"http2_protocol_options": {}},
@@ -67,6 +77,20 @@ def _run(program: Path, *arguments: str | Path) -> "subprocess.CompletedProcess[
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=120)
 
 
+async def apply(cluster: Cluster, objects: Sequence[Object], *, force: bool = True) -> None:
+    """Apply exported objects, as ``kubectl apply --server-side`` does."""
+    for one in objects:
+        kind, metadata = str(one["kind"]), one["metadata"]
+        assert isinstance(metadata, dict)
+        version = str(one["apiVersion"]).rpartition("/")[2]
+        resource = ApiResource(
+            group="networking.istio.io", version=version, plural=_PLURALS[kind], kind=kind, namespaced=True
+        )
+        await cluster.api.apply(
+            resource, metadata["namespace"], metadata["name"], one, manager="switchgear", force=force
+        )
+
+
 async def start_istiod(processes: ChildProcesses, kubeconfig: Path, folder: Path) -> int:
     """The port of the discovery service of an istiod that has read this API server."""
     mesh = folder / "mesh.yaml"
@@ -83,6 +107,17 @@ async def start_istiod(processes: ChildProcesses, kubeconfig: Path, folder: Path
         return int(found[1]) if found else 0
 
     return int(await eventually(port, "istiod listens", STARTS_WITHIN_S))
+
+
+def gateway_bootstrap(istiod_port: int, namespace: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """The proxy of an Istio gateway in that namespace, which has these labels."""
+    made = sidecar_bootstrap(istiod_port, namespace)
+    made["node"] = {
+        "id": f"router~127.0.0.1~gateway.{namespace}~{namespace}.svc.cluster.local",
+        "cluster": f"gateway.{namespace}",
+        "metadata": {"NAMESPACE": namespace, "ISTIO_VERSION": "1.31.0", "LABELS": dict(labels)},
+    }
+    return made
 
 
 def sidecar_bootstrap(istiod_port: int, namespace: str) -> dict[str, Any]:

@@ -5,9 +5,10 @@ Skipped where the double serves; it plays these faults on order, in ``tests/clus
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,10 @@ from tests.api_server import ApiServer
 from tests.cluster import NAMESPACES, Cluster
 from tests.eventually import eventually
 from tests.kubernetes.conftest import pool, watching
-from xds_server.k8s.api_resources import ENGINE_POOLS
+from xds_server.k8s.api_resources import ENGINE_POOLS, LEASES
 from xds_server.k8s.client_config import ClientConfig, open_kube_api
 from xds_server.k8s.kube_api import ApiError, KubeApi, ObjectSelector
+from xds_server.k8s.lease import LeaderElector, LeaseTime
 from xds_server.k8s.reflector import Reflector, ReflectorHandlers
 from xds_server.k8s.watch_backoff import WatchBackoffPolicy, WatchState
 
@@ -229,7 +231,135 @@ async def test_revoked_token_is_replaced_by_the_next_in_its_file(
         await eventually(lambda: slots(one) == {"a": 2}, "the next token is used", LIMIT_S)
 
 
+async def test_throttled_client_keeps_its_objects_and_reads_when_to_ask_again(
+    cluster: Cluster, real: ApiServer, tmp_path: Path
+) -> None:
+    await cluster.define()
+    await write(cluster.api, "a", 1)
+    await account(cluster, "reader")
+    await bind(cluster, "reader")
+    bearer = await token(cluster, "reader")
+    # Without priority and fairness, which would queue them first.
+    limits = ("--enable-priority-and-fairness=false", "--max-requests-inflight=1")
+    async with real.elsewhere(*limits) as kubeconfig:
+        at = tmp_path / "reader"
+        at.write_text(kubeconfig.read_text().replace(real.token, bearer))
+        async with open_kube_api(ClientConfig(kubeconfig=at)) as api, reflecting(api) as one:
+            waiting: set[asyncio.Task[bool]] = set()
+
+            async def throttled() -> ApiError | None:
+                # Each occupies the server until etcd answers.
+                waiting.add(asyncio.create_task(refuses(api, 0)))
+                try:
+                    await api.page(POOLS)
+                except ApiError as error:
+                    return error if error.status == 429 else None
+                return None
+
+            real.freeze_etcd()
+            try:
+                error = await eventually(throttled, "it is throttled", LIMIT_S)
+                assert error.retry_after_s is not None
+                one.rewatch()
+                assert slots(one) == {"a": 1}
+            finally:
+                real.thaw_etcd()
+                await asyncio.gather(*waiting)
+            await write(cluster.api, "a", 2)
+            await eventually(lambda: slots(one) == {"a": 2}, "the change arrives", LIMIT_S)
+
+
+async def test_slow_api_server_changes_no_leader_and_loses_no_change(cluster: Cluster, real: ApiServer) -> None:
+    await cluster.define()
+    changes: list[bool] = []
+    leader = elector(cluster.api, "one", on_change=lambda: changes.append(leader.holds()))
+    other = elector(cluster.api, "two")
+    renewals: set[str] = set()
+    written = 0
+
+    async def written_and_renewed() -> bool:
+        nonlocal written
+        written += 1
+        await write(cluster.api, "a", written)
+        renewals.add((await cluster.api.get(LEASES, "default", "writer"))["spec"]["renewTime"])
+        assert not other.holds()
+        return len(renewals) > 8
+
+    async with reflecting(cluster.api) as one, electing(leader):
+        await eventually(leader.holds, "the first leads", LIMIT_S)
+        async with electing(other), slow_etcd(real):
+            await eventually(written_and_renewed, "the leader renews", LIMIT_S)
+            await eventually(lambda: slots(one) == {"a": written}, "the last change arrives", LIMIT_S)
+        assert changes == [True]
+
+
+async def test_replica_whose_clock_is_wrong_takes_no_lease_that_is_renewed(cluster: Cluster) -> None:
+    one, ahead = elector(cluster.api, "one"), elector(cluster.api, "ahead", skew_s=3600.0)
+    renewals: set[str] = set()
+
+    async def renewed_often() -> bool:
+        assert not ahead.holds()
+        renewals.add((await cluster.api.get(LEASES, "default", "writer"))["spec"]["renewTime"])
+        return len(renewals) > 5
+
+    async with electing(one):
+        await eventually(one.holds, "the first leads", LIMIT_S)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(electing(ahead))
+            await eventually(renewed_often, "it renews", LIMIT_S)
+            following = stack.pop_all()
+    # It ended without a release, as if killed.
+    async with following:
+        await eventually(ahead.holds, "its Lease expires", LIMIT_S)
+        async with electing(elector(cluster.api, "behind", skew_s=-3600.0)) as behind:
+            await eventually(lambda: behind.holder.startswith("ahead"), "it sees the holder", LIMIT_S)
+            assert not behind.holds()
+    spec = (await cluster.api.get(LEASES, "default", "writer"))["spec"]
+    assert datetime.fromisoformat(spec["renewTime"]).timestamp() > time.time() + 1800, "its clock is wrong"
+
+
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+
+
+def elector(api: KubeApi, name: str, *, skew_s: float = 0.0, **more: Any) -> LeaderElector:
+    """A replica whose wall clock is wrong by so much."""
+
+    def clock() -> LeaseTime:
+        now = LeaseTime.now()
+        return replace(now, unix_s=now.unix_s + skew_s)
+
+    return LeaderElector(api, namespace="default", name="writer", identity=name, clock=clock, **more)
+
+
+@asynccontextmanager
+async def electing(one: LeaderElector) -> AsyncIterator[LeaderElector]:
+    """A replica runs, and ends without a release."""
+    task = asyncio.create_task(one.run())
+    try:
+        yield one
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@asynccontextmanager
+async def slow_etcd(real: ApiServer) -> AsyncIterator[None]:
+    """etcd stands still four fifths of the time."""
+
+    async def stand_still() -> None:
+        while True:
+            real.freeze_etcd()
+            await asyncio.sleep(0.4)
+            real.thaw_etcd()
+            await asyncio.sleep(0.1)
+
+    task = asyncio.create_task(stand_still())
+    try:
+        yield
+    finally:
+        task.cancel()
+        real.thaw_etcd()
 
 
 async def refuses(api: KubeApi, status: int) -> bool:

@@ -11,11 +11,17 @@ from istio.export.istio_export import export_to_istio
 from istio.export.istio_objects import IstioTarget, Object
 from policies.load import load, load_contents
 from tests.cluster import Cluster
-from tests.istio.real_istiod import said_by_istioctl, sidecar_bootstrap, start_istiod, write_definitions
+from tests.istio.real_istiod import (
+    apply,
+    gateway_bootstrap,
+    said_by_istioctl,
+    sidecar_bootstrap,
+    start_istiod,
+    write_definitions,
+)
 from tests.mesh_parts import ISTIOCTL, ISTIOD, required
 from tests.with_envoy.conftest import EnvoyProcess, StartEnvoy
 from tests.with_envoy.translate.recording_engine import Hearing
-from xds_server.k8s.api_resources import ApiResource
 
 pytestmark = pytest.mark.envoy
 
@@ -31,15 +37,19 @@ PLACES = {
     "live": IstioTarget(live=True),
 }
 FAULT = {"delay": {"fixedDelay": "2s", "percentage": {"value": 5.0}}}
-GATEWAY: Object = {
-    "apiVersion": "networking.istio.io/v1",
-    "kind": "Gateway",
-    "metadata": {"name": "public", "namespace": "ingress"},
-    "spec": {
-        "selector": {"istio": "ingress"},
-        "servers": [{"port": {"number": 80, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}],
-    },
-}
+
+
+def gateway_at(port: int) -> Object:
+    """The Gateway that exports are for."""
+    return {
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "Gateway",
+        "metadata": {"name": "public", "namespace": "ingress"},
+        "spec": {
+            "selector": {"istio": "ingress"},
+            "servers": [{"port": {"number": port, "name": "http", "protocol": "HTTP"}, "hosts": ["*"]}],
+        },
+    }
 
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
@@ -47,7 +57,7 @@ GATEWAY: Object = {
 def test_istioctl_has_nothing_against_the_objects(path: Path, place: IstioTarget, tmp_path: Path) -> None:
     policies = load([path])
     objects = [*export_to_istio(policies, place, dict.fromkeys(policies.routes, FAULT)).objects]
-    said = list(said_by_istioctl([*objects, *([GATEWAY] if place.gateway else [])], tmp_path))
+    said = list(said_by_istioctl([*objects, *([gateway_at(80)] if place.gateway else [])], tmp_path))
     if place.gateway:
         # It expects a path; a gateway's authority is in the Secret of credentialName.
         said = [one for one in said if not one.startswith("IST0128 DestinationRule")]
@@ -84,13 +94,6 @@ spec:
   breaker: {{consecutiveErrors: 3, errorRatePercent: 0, localEjection: 10m, capacityFloorPercent: 0}}
   retries: {{attempts: 0}}
 """
-PLURALS = {
-    "ServiceEntry": "serviceentries",
-    "WorkloadEntry": "workloadentries",
-    "DestinationRule": "destinationrules",
-    "VirtualService": "virtualservices",
-    "EnvoyFilter": "envoyfilters",
-}
 
 
 @pytest.fixture
@@ -103,17 +106,6 @@ async def engines() -> AsyncIterator[Sequence[Hearing]]:
         await runner.cleanup()
 
 
-async def apply(cluster: Cluster, objects: Sequence[Object]) -> None:
-    for one in objects:
-        kind, metadata = str(one["kind"]), one["metadata"]
-        assert isinstance(metadata, dict)
-        version = str(one["apiVersion"]).rpartition("/")[2]
-        resource = ApiResource(
-            group="networking.istio.io", version=version, plural=PLURALS[kind], kind=kind, namespaced=True
-        )
-        await cluster.api.apply(resource, metadata["namespace"], metadata["name"], one, manager="switchgear")
-
-
 async def ejected(envoy: EnvoyProcess) -> set[str]:
     statuses = (await envoy.json("/clusters?format=json"))["cluster_statuses"]
     hosts = [host for one in statuses if "|chat." in one["name"] for host in one.get("host_statuses", ())]
@@ -124,8 +116,9 @@ async def ejected(envoy: EnvoyProcess) -> set[str]:
     }
 
 
+@pytest.mark.parametrize("gateway", ["", "ingress/public"], ids=["sidecar", "gateway"])
 async def test_envoy_behind_istiod_ejects_what_fails_and_keeps_what_sheds(
-    cluster: Cluster, start_envoy: StartEnvoy, engines: Sequence[Hearing], tmp_path: Path
+    cluster: Cluster, start_envoy: StartEnvoy, engines: Sequence[Hearing], tmp_path: Path, gateway: str
 ) -> None:
     required(ISTIOD)
     required(ISTIOCTL)
@@ -137,13 +130,18 @@ async def test_envoy_behind_istiod_ejects_what_fails_and_keeps_what_sheds(
     policies = load_contents({Path("policy.yaml"): text.encode()})
     write_definitions(tmp_path / "definitions.yaml")
     await cluster.define(tmp_path / "definitions.yaml")
-    for namespace in ("istio-system", "llm"):
+    for namespace in ("istio-system", "ingress", "llm"):
         await cluster.namespace(namespace)
     # A plain Envoy lacks the filter of Istio's metrics.
-    await apply(cluster, export_to_istio(policies, IstioTarget(namespace="llm", telemetry=False)).objects)
+    target = IstioTarget(namespace="llm", telemetry=False, gateway=gateway)
+    await apply(cluster, [*export_to_istio(policies, target).objects, *([gateway_at(port)] if gateway else [])])
     async with ChildProcesses(log_dir=tmp_path / "logs") as processes:
         istiod_port = await start_istiod(processes, cluster.kubeconfig, tmp_path)
-        envoy = await start_envoy(sidecar_bootstrap(istiod_port, "llm"))
+        envoy = await start_envoy(
+            gateway_bootstrap(istiod_port, "ingress", {"istio": "ingress"})
+            if gateway
+            else sidecar_bootstrap(istiod_port, "llm")
+        )
         headers = {"Host": f"models-{port}.llm.svc.cluster.local"}
         async with aiohttp.ClientSession() as client:
 

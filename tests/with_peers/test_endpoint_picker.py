@@ -3,7 +3,6 @@
 Without its program the tests are skipped: ``make picker-parts`` builds it.
 """
 
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from benchmarks.failover.endpoint_picker import start_picker
 from benchmarks.failover.picker_bootstrap import picker_bootstrap
 from chaos.lab.engine_processes import EngineProfile, call_log, fake_engine_command
 from chaos.lab.envoy_processes import start_envoy
@@ -25,25 +25,6 @@ MODEL = "bench"
 LABELS = {"app": "engine"}
 ADDRESSES = ("127.0.0.2", "127.0.0.3")
 """Of the pods: an endpoint is a pod's address with a port of the pool."""
-PLUGINS = """\
-apiVersion: inference.networking.x-k8s.io/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-schedulingProfiles:
-- name: default
-  plugins:
-  - pluginRef: queue-scorer
-    weight: 2
-  - pluginRef: kv-cache-utilization-scorer
-    weight: 2
-  - pluginRef: prefix-cache-scorer
-    weight: 3
-"""
-"""As in the picker's chart."""
-
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(400)]
 
 
@@ -71,12 +52,12 @@ class PickerSite:
 
 @pytest_asyncio.fixture
 async def site(cluster: Cluster, tmp_path: Path) -> AsyncIterator[PickerSite]:
-    program = required(ENDPOINT_PICKER)
+    required(ENDPOINT_PICKER)
     async with (
         ChildProcesses() as children,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
     ):
-        port, grpc, health, metrics, listener, admin = free_ports(6)
+        port, listener, admin = free_ports(3)
         profile = EngineProfile(model=MODEL, slots=4, token_s=0.01)
         engines = []
         for number, address in enumerate(ADDRESSES):
@@ -84,19 +65,18 @@ async def site(cluster: Cluster, tmp_path: Path) -> AsyncIterator[PickerSite]:
             argv = [*command, "--host", address, "--port", str(port)]
             engines.append(await children.start(f"engine-{number}", argv, ready_within_s=LIMIT_S))
             await cluster.pod(f"engine-{number}", labels=LABELS, ip=address)
-        await children.start(
-            "endpoint-picker",
-            [
-                str(program),
-                *("--endpoint-selector", "app=engine", "--endpoint-target-ports", str(port)),
-                *("--grpc-port", str(grpc), "--grpc-health-port", str(health), "--metrics-port", str(metrics)),
-                *("--kv-cache-usage-percentage-metric", "vllm:kv_cache_usage_perc", "--config-text", PLUGINS),
-                *("--secure-serving=false", "--metrics-endpoint-auth=false", "--enable-pprof=false"),
-                *("--tracing=false", "--pool-namespace", "default", "--v", "1"),
-            ],
-            env={"KUBECONFIG": str(cluster.kubeconfig), "POD_NAME": "epp-5d8f9c7b6d-x2x2x"},
+        labels = [f"{key}={text}" for key, text in LABELS.items()]
+        _, grpc = await start_picker(children, cluster.kubeconfig, labels, port)
+        bootstrap = picker_bootstrap(
+            grpc,
+            engine_ports=[port],
+            slots=8,
+            proxies=1,
+            deadline_s=10.0,
+            listener_port=listener,
+            admin_port=admin,
         )
-        await start_envoy(children, tmp_path, "0", _bootstrap(grpc, listener, admin))
+        await start_envoy(children, tmp_path, "0", bootstrap)
         found = PickerSite(
             session=session, cluster=cluster, engines=tuple(engines), url=f"http://127.0.0.1:{listener}"
         )
@@ -109,30 +89,6 @@ async def site(cluster: Cluster, tmp_path: Path) -> AsyncIterator[PickerSite]:
 
         await eventually(answers, "the picker picks an engine", LIMIT_S)
         yield found
-
-
-def _bootstrap(grpc: int, listener: int, admin: int) -> str:
-    """Envoy of our imitation, with bodies for the picker: it reads the model in them."""
-    said = json.loads(
-        picker_bootstrap(
-            grpc,
-            engine_ports=[1],
-            slots=8,
-            proxies=1,
-            deadline_s=10.0,
-            listener_port=listener,
-            admin_port=admin,
-        )
-    )
-    (chain,) = said["static_resources"]["listeners"][0]["filter_chains"]
-    asks = chain["filters"][0]["typed_config"]["http_filters"][0]["typed_config"]
-    asks["processing_mode"] |= {
-        "request_body_mode": "FULL_DUPLEX_STREAMED",
-        "request_trailer_mode": "SEND",
-        "response_body_mode": "FULL_DUPLEX_STREAMED",
-        "response_trailer_mode": "SEND",
-    }
-    return json.dumps(said)
 
 
 async def test_the_real_picker_spreads_requests_over_ready_pods(site: PickerSite) -> None:

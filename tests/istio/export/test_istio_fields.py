@@ -223,6 +223,28 @@ def test_route_conditions_are_exported(
     assert fate_of(result, path, "ModelRoute").fate is fate
 
 
+NAMED_PORT = """
+apiVersion: switchgear.dev/v1alpha1
+kind: EnginePool
+metadata: {name: chat}
+spec: {model: llama, kubernetes: {service: chat, port: http}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "fate"),
+    [(IstioTarget(), Fidelity.LOST), (IstioTarget(gateway="ingress/public"), Fidelity.APPROXIMATED)],
+)
+def test_name_of_a_service_port_is_lost_on_sidecars(
+    export: Callable[..., ExportResult], place: IstioTarget, fate: Fidelity
+) -> None:
+    result = export(NAMED_PORT + ROUTE, place)
+    assert fate_of(result, "spec.kubernetes.port").fate is fate
+    if not place.gateway:
+        (host,) = istiod.virtual_hosts(result.objects)
+        assert host["routes"][0]["route"]["cluster"] == "outbound|8080||chat.default.svc.cluster.local"
+
+
 def test_route_for_large_requests_is_left_out(export: Callable[..., ExportResult]) -> None:
     large = ROUTE.replace("front", "large") + "  match: {tokensAbove: 4000}\n"
     result = export(f"{POOL}{ROUTE}{large}")

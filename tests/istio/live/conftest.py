@@ -1,6 +1,6 @@
 """Pools, engines and decisions made by hand."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -49,6 +49,7 @@ def asked() -> Callable[..., DesiredState]:
         trial: Mapping[str, float] = MappingProxyType({}),
         pods: Mapping[str, PodRef] = MappingProxyType({}),
         policy: str = POLICY,
+        unproven: Collection[str] = (),
     ) -> DesiredState:
         policies = load_contents({Path("policy.yaml"): policy.encode()})
         fleet = declared(policies)
@@ -64,7 +65,8 @@ def asked() -> Callable[..., DesiredState]:
         }
         refs = {EngineId(*name.split("/")): ref for name, ref in pods.items()}
         all_decisions = replace(_NONE, engines=MappingProxyType(decisions))
-        return desired_state(policies, fleet, all_decisions, refs, namespace=MINE)
+        unknown = {EngineId(*name.split("/")) for name in unproven}
+        return desired_state(policies, fleet, all_decisions, refs, namespace=MINE, unproven=unknown)
 
     return made
 

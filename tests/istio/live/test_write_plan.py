@@ -156,3 +156,25 @@ def test_after_the_writes_nothing_is_left_to_write(
             case RemoveEntry(namespace=namespace, name=name):
                 del entries[namespace, name]
     assert write_plan(want, pods, entries) == ()
+
+
+def test_engine_that_is_out_stays_out_until_there_is_evidence(asked: Asked) -> None:
+    found = {"pods": {"chat/a": pod("a-0")}}
+    out = asked(out={"chat/a": Health.UNHEALTHY, "chat/b": Health.UNHEALTHY}, **found)
+    pods = {("models", "a-0"): a_pod("a-0", "false")}
+    entries = {key: one.body() for key, one in out.entries.items()}
+    assert write_plan(asked(unproven=["chat/a", "chat/b"], **found), pods, entries) == ()
+    returned = [write_text(one) for one in write_plan(asked(**found), pods, entries)]
+    assert returned == ["pod models/a-0 serves", "workload entry models/chat.b serves"]
+
+
+def test_new_engine_serves_without_evidence(asked: Asked) -> None:
+    want = asked(pods={"chat/a": pod("a-0")}, unproven=["chat/a", "chat/b", "chat/c", "other/a"])
+    assert len(write_plan(want, {("models", "a-0"): a_pod("a-0", None)}, {})) == 4
+
+
+def test_pod_of_two_pools_returns_by_the_evidence_of_one(asked: Asked) -> None:
+    pods = {"chat/a": pod("a-0"), "other/a": pod("a-0")}
+    assert asked(pods=pods, unproven=["chat/a"]).pods["models", "a-0"].proven
+    assert asked(pods=pods, unproven=["other/a"]).pods["models", "a-0"].proven
+    assert not asked(pods=pods, unproven=["chat/a", "other/a"]).pods["models", "a-0"].proven

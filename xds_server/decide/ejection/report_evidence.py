@@ -80,6 +80,11 @@ def fresh_for_s(source: ReportSource, probe: Probe) -> float:
     return _STALE_FLOOR_S if source is ReportSource.AGENT else stale_after_s(probe)
 
 
+def out_for_s(source: ReportSource, probe: Probe) -> float:
+    """The same for an engine out of rotation."""
+    return fresh_for_s(source, probe) * _STALE_OUT_FACTOR
+
+
 def report_request(engine: Engine, probe: Probe, previous: EngineDecision | None, now_s: float) -> EjectionRequest:
     """What the reports of ``engine`` ask for at ``now_s``, given the previous decision."""
     report = engine.report
@@ -95,7 +100,7 @@ def report_request(engine: Engine, probe: Probe, previous: EngineDecision | None
     judged = previous if previous is None or previous.shadow is None else previous.shadow
     was = _by_verdict(judged)
     out = judged is not None and judged.health is not Health.HEALTHY and was is not Health.HEALTHY
-    patient_s = fresh_for_s(report.source, probe) * (_STALE_OUT_FACTOR if out else 1)
+    patient_s = out_for_s(report.source, probe) if out else fresh_for_s(report.source, probe)
     fresh_until_s = engine.received_at_s + patient_s
     if now_s >= fresh_until_s and report.verdict is not Verdict.DRAINING:
         return EjectionRequest(
