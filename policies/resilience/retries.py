@@ -183,7 +183,7 @@ class RetryBudget(Spec):
         None,
         "Retries in flight as a share of requests in flight; derived when absent.",
         why="derived: 100 % under an admission limit, where an open budget cost nothing and 20 % lost 3 points; "
-        "20 % where no ceiling is in force, and from degradation level 1",
+        "20 % where no ceiling is in force, and from degradation level 1; in a full pool 0.5 % of the limit",
         unit="%",
         targets=FieldTargets(
             live=Xds.RTDS,

@@ -41,9 +41,20 @@ SETTLED_S = 2.0
 SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
 
 
-def mixed(name: str, seed: int) -> History:
-    (scenario,) = chosen_scenarios([name])
-    experiment = scenario.experiment()
+def mixed(name: str, seed: int, *, load_percent: float | None = None, count: int | None = None) -> History:
+    """Simulate a scenario, with another load, or another number of engines with its first fault."""
+    (loaded,) = chosen_scenarios([name])
+    spec = loaded.scenario.spec
+    if load_percent is not None:
+        load = spec.load.model_copy(update={"percent": load_percent})
+        spec = spec.model_copy(update={"load": load})
+    if count is not None:
+        first, *others = spec.faults
+        target = first.target.model_copy(update={"count": count})
+        fault = first.model_copy(update={"target": target})
+        radius = spec.blast_radius.model_copy(update={"engines_percent": 100})
+        spec = spec.model_copy(update={"faults": [fault, *others], "blast_radius": radius})
+    experiment = replace(loaded, scenario=loaded.scenario.model_copy(update={"spec": spec})).experiment()
     subject = PolicySubject(name="switchgear", policies=load_contents({Path("policies.yaml"): POLICIES}))
     return simulate(replace(experiment, seed=experiment.seed + seed), subject)
 
@@ -82,6 +93,29 @@ def test_engines_that_fail_every_call_neither_serve_nor_count(seed: int) -> None
     history = mixed("most-fail", seed)
     assert_promise_kept(history)
     assert returns(history, targets(history, "engine_error")) == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("name", "load_percent"), [("mixed-restarts", 80), ("restart-in-turn", 110)])
+def test_request_of_a_full_pool_hardly_ever_waits_twice(name: str, load_percent: float, seed: int) -> None:
+    """Requests of a crashed engine have waited; so have those that a slow one would answer late."""
+    found = measures_summary(mixed(name, seed, load_percent=load_percent)).measures.fault
+    assert found.all_p99_s is not None
+    assert found.all_p99_s <= (WAIT_S + LONGEST_S) * (1.1 if name == "restart-in-turn" else MARGIN)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_six_slow_engines_of_eight_go_while_the_others_have_room(seed: int) -> None:
+    """The two good ones run too few requests for tokens: their canaries show the usual pace, and no return."""
+    history = mixed("two-stragglers", seed, load_percent=16, count=6)
+    assert all(one.ok for one in history.requests), "few requests: none need be cut or refused"
+    after_s = history.fault_s + 9.0
+    late = [
+        one
+        for one in history.requests
+        if after_s <= one.at_s < history.healed_s and one.latency_s > (WAIT_S + LONGEST_S) * MARGIN
+    ]
+    assert late == []
 
 
 @pytest.mark.slow

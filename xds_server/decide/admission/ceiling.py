@@ -152,7 +152,8 @@ def admission_decision(
     total, how = whole.total, whole.how
     in_force = not resilience.shadowed(resilience.limits.mode)
     shed_batch = degradation is not None and degradation.shed_batch
-    percent, least = retry_budget(resilience, total, by_role, degradation, in_force=in_force)
+    was_crowded = before is not None and before.decided.crowded
+    percent, least = retry_budget(resilience, total, by_role, degradation, in_force=in_force, crowded=was_crowded)
     gateways = by_role.get(GATEWAY, 0)
     has_others = sum(by_role.values()) > gateways
     basis = (
@@ -182,7 +183,6 @@ def admission_decision(
         now_s=now_s,
     )
     pressure = _pressure(around, ready)
-    was_crowded = before is not None and before.decided.crowded
     crowded = pressure is not None and pressure >= (_CALM if was_crowded else 1.0)
     supply = Supply(
         total=total,

@@ -45,7 +45,7 @@ class EjectionInputs:
     """One pool's inputs of a round.
 
     ``calls``: fresh traffic by engine name; ``capacities`` and ``work``: of the last round. ``streams``: some
-    recent answers were streams, or that is unknown.
+    recent answers were streams, or that is unknown. ``pressure``: demand over capacity at the last round.
     """
 
     pool: EnginePoolSpec
@@ -59,6 +59,7 @@ class EjectionInputs:
     now_s: float
     work: Sequence[WorkSnapshot] = ()
     streams: bool = True
+    pressure: float | None = None
 
 
 @dataclass(slots=True)

@@ -50,6 +50,10 @@ from xds_server.model.pool_traffic import STALE_S, PoolTraffic
 
 _FLAPPING_SEVERITY: Final = 0.1
 
+_OVERLOAD: Final = 1.2
+"""Demand over capacity from which slow engines are cut, too: each sixth caller is refused. Two slow ones of eight
+at 80 % load make it 1.07: there the answers that they still give are worth more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectionOutcome:
@@ -92,6 +96,7 @@ def engine_decisions(
         capacities=before.capacity.capacities,
         now_s=now_s,
         work=before.capacity.work,
+        pressure=None if before.decided.admission is None else before.decided.admission.pressure,
         streams=traffic is None or not fresh or traffic.first_byte is not None,
     )
     same = bool(before.inputs) and before.inputs[0] is pool
@@ -212,7 +217,9 @@ def _credible_requests(
 def _useless_engines(this: EjectionInputs, wishes: Mapping[int, list[EjectionRequest]]) -> frozenset[int]:
     """Engines, by place, that fail nearly every call: those that they hold are better tried elsewhere.
 
-    Slow ones finish theirs. Not where answers are streams: a retry cannot continue one that has begun.
+    Slow ones finish theirs, late. If they are fewer than the good ones they count, too, while the pool refuses
+    many callers: a late answer is then worth no more than one of those. Not where answers are streams: a retry
+    cannot continue one that has begun.
     """
     if this.streams or not this.resilience.breaker.cut_hung or not this.resilience.retries.attempts:
         return frozenset()
@@ -220,11 +227,19 @@ def _useless_engines(this: EjectionInputs, wishes: Mapping[int, list[EjectionReq
     def useless(one: EjectionRequest, key: EngineId) -> bool:
         known = this.known.get(key)
         least = NEGLIGIBLE_OUTSIDE if known is not None and known.cut else NEGLIGIBLE
-        return one.soft and one.ejector is not Ejector.SLOWNESS and one.ability <= least
+        return one.soft and one.ability <= least
 
-    return frozenset(
-        place for place, those in wishes.items() if any(useless(one, this.engines[place].id) for one in those)
-    )
+    found = {
+        place: {one.ejector for one in those if useless(one, this.engines[place].id)}
+        for place, those in wishes.items()
+    }
+    slow = {place for place, why in found.items() if why == {Ejector.SLOWNESS}}
+    overload = this.pressure is not None and this.pressure >= _OVERLOAD
+    if not (overload and len(slow) < len(this.engines) - len(wishes)):
+        # Those that are cut stay so.
+        known = this.known
+        slow = {p for p in slow if (last := known.get(this.engines[p].id)) is not None and last.cut}
+    return frozenset(place for place, why in found.items() if why - {Ejector.SLOWNESS} or place in slow)
 
 
 def _flap_states(

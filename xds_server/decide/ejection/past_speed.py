@@ -178,7 +178,7 @@ def _is_acquitted(past: PastSpeed, seen: PastEvidence, policy: Straggler) -> boo
         return False
     since_s = seen.now_s if seen.book is None else seen.book.since_s
     quick_s = RECOVERED_RATIO * past.canary_s + CANARY_SLACK_S
-    telling = policy.slower_than * past.canary_s >= quick_s
+    telling = _canary_tells(past.canary_s, policy)
     return telling and canary.at_s - canary.took_s >= since_s and canary.took_s <= quick_s
 
 
@@ -204,6 +204,8 @@ def _by_calls(past: PastSpeed, seen: PastEvidence, policy: Straggler) -> tuple[f
             continue
         sure = tokens is not None
         mean = min(expected if sure else expected / UNSURE, MOST_BY_ONE * (finished + book.in_use))
+        if sure and seen.peers.most_slow:
+            mean = expected  # few long calls would not slow the tokens of most engines
         if unlikely(finished if sure else math.ceil(finished / UNSURE), mean, seen.peers.heard):
             by_tokens = f", and makes {tokens:.1f} times fewer tokens/s" if tokens is not None else ""
             return (
@@ -213,6 +215,25 @@ def _by_calls(past: PastSpeed, seen: PastEvidence, policy: Straggler) -> tuple[f
                 since_s,
             )
     return NOT_SLOW
+
+
+def canary_times_slower(
+    past: PastSpeed, report: EngineReport | None, policy: Straggler, now_s: float
+) -> float | None:
+    """How many times longer than usual the newest canary of an idle engine took; None if it does not tell."""
+    canary = None if report is None else report.canary
+    if report is None or canary is None or not canary.in_row or now_s - canary.at_s > FRESH_S:
+        return None
+    if report.requests_in_flight is None or report.requests_in_flight > _IDLE or not report.verdict.good:
+        return None
+    if not past.canary_s or past.canaries < _ENOUGH_CANARIES or not _canary_tells(past.canary_s, policy):
+        return None
+    return min(MOST_TIMES, max(0.0, canary.took_s - CANARY_SLACK_S) / past.canary_s)
+
+
+def _canary_tells(usual_s: float, policy: Straggler) -> bool:
+    """Whether the canary of a slow engine would take longer than what counts as quick."""
+    return policy.slower_than * usual_s >= RECOVERED_RATIO * usual_s + CANARY_SLACK_S
 
 
 def times_slower_now(

@@ -58,6 +58,8 @@ class PeerMedians:
     ``finished_per_work_s``: calls finished per slot in use and second. ``tokens_per_s``: per running request.
     ``engines`` have calls to compare, ``heard`` are all in rotation. ``canary_ratio`` compares their canaries with
     usual ones; 0 if unknown. ``most_slow``: most are slower than usual, and the medians are of those that are not.
+    ``quick_canary_s`` and ``quick_tokens_per_s`` are of the fastest ones, as many as must agree: an engine that
+    was ejected while most are slow has not recovered when it is as fast as the median.
     """
 
     finished_per_work_s: float | None
@@ -68,6 +70,8 @@ class PeerMedians:
     heard: int = 0
     canary_ratio: float = 0.0
     most_slow: bool = False
+    quick_canary_s: float | None = None
+    quick_tokens_per_s: float | None = None
 
 
 NO_PEERS: Final = PeerMedians(
@@ -156,13 +160,17 @@ def peer_medians(
     def middle(values: list[float]) -> float | None:
         return median(values) if len(values) >= policy.min_peers else None
 
+    rates = [tokens for tokens, _ in measured if tokens]
+    agree = policy.min_peers - 1
     return PeerMedians(
         finished_per_work_s=median_rate(books, policy),
         service_s=middle([one.service_s for one in seen if one.service_s]),
-        tokens_per_s=middle([tokens for tokens, _ in measured if tokens]),
+        tokens_per_s=middle(rates),
         canary_s=median(canaries) if len(canaries) >= policy.min_peers - 1 else None,
         engines=len(books),
         heard=len(measured),
+        quick_canary_s=sorted(canaries)[agree - 1] if len(canaries) >= agree else None,
+        quick_tokens_per_s=sorted(rates, reverse=True)[agree - 1] if len(rates) >= policy.min_peers else None,
     )
 
 

@@ -18,6 +18,7 @@ from xds_server.decide.ejection.past_speed import (
     CANARY_SLACK_S,
     PastEvidence,
     canary_ratio,
+    canary_times_slower,
     next_past_speed,
     past_of_proven,
     slower_than_before,
@@ -290,16 +291,26 @@ def _at_their_usual_pace(
     policy: Straggler,
     now_s: float,
 ) -> list[StragglerCandidate] | None:
-    """The engines that make tokens as usual while most do not; None if most do, or too few to tell."""
+    """The engines that make tokens as usual while most do not; None if most do, or too few to tell.
+
+    Idle ones make none: their canaries count. Otherwise the few good engines of a pool with little traffic would
+    hardly ever prove their pace.
+    """
     times = [
         (one, now)
         for one in cohort
         if (usual := past.get(one.engine.id)) is not None
-        and (now := times_slower_now(usual, one.engine.report, one.engine.slots, policy, now_s)) is not None
+        and (now := _times_slower(usual, one.engine, policy, now_s)) is not None
     ]
     slow = sum(now >= policy.slower_than for _, now in times)
     found = [one for one, now in times if now < RECOVERED_RATIO]
     return found if 2 * slow >= len(times) and len(found) >= policy.min_peers - 1 else None
+
+
+def _times_slower(usual: PastSpeed, engine: Engine, policy: Straggler, now_s: float) -> float | None:
+    """How many times slower than usual the engine is, by its tokens or its canary; None if unknown."""
+    tokens = times_slower_now(usual, engine.report, engine.slots, policy, now_s)
+    return canary_times_slower(usual, engine.report, policy, now_s) if tokens is None else tokens
 
 
 def _rate_before(
@@ -321,7 +332,7 @@ def _recovery_evidence(
     state: StragglerState, one: StragglerCandidate, cohort: PeerMedians, usual: PastSpeed | None, now_s: float
 ) -> SpeedEvidence | None:
     """New evidence on an ejected engine; None without."""
-    usual_s = max(cohort.canary_s or 0.0, 0.0 if usual is None else usual.canary_s or 0.0)
+    usual_s = max(cohort.quick_canary_s or 0.0, 0.0 if usual is None else usual.canary_s or 0.0)
     report = one.engine.report
     last_s = max(state.since_s, state.proof_at_s)
     if report is None or report.observed_at_s <= last_s:
@@ -334,11 +345,12 @@ def _recovery_evidence(
         )
     # While it drains, few requests are left of those that made its tokens.
     tokens_per_s = tokens_per_running(report, one.engine.slots, now_s, ran=state.running)
-    if tokens_per_s is not None and cohort.tokens_per_s is not None:
+    peers_per_s = cohort.quick_tokens_per_s
+    if tokens_per_s is not None and peers_per_s is not None:
         return SpeedEvidence(
             at_s=report.observed_at_s,
-            times=cohort.tokens_per_s / max(tokens_per_s, 1e-9),
-            fast=tokens_per_s * RECOVERED_RATIO >= cohort.tokens_per_s,
+            times=peers_per_s / max(tokens_per_s, 1e-9),
+            fast=tokens_per_s * RECOVERED_RATIO >= peers_per_s,
             running=running_requests(report, one.engine.slots, now_s),
         )
     return None

@@ -6,6 +6,7 @@ import pytest
 
 from policies.model import PolicySet
 from policies.pool import EnginePool
+from policies.resilience import ResilienceSpec
 from policies.route import ModelRoute, PriorityClass
 from tests.xds_server.decide.admission.eight_engines import (
     BATCH,
@@ -18,6 +19,7 @@ from tests.xds_server.decide.admission.eight_engines import (
     parts,
 )
 from xds_server.decide.admission.ceiling import admission_decision, ceiling_for_role, classes_by_pool
+from xds_server.decide.admission.retry_budget import retry_budget
 from xds_server.decide.decisions import DegradationState
 from xds_server.decide.pool_inputs import ConnectedProxies, PoolEngines, PoolPolicy
 from xds_server.model.pool_traffic import EngineTraffic, PoolTraffic
@@ -56,10 +58,32 @@ def test_degradation_sheds_batch_and_narrows_the_retry_budget() -> None:
     shed = pool.decide(a=pool.told(150, 20, shed_per_s=wants), b=pool.told(0))
     assert (shed.interactive, shed.batch) == (320, 0)
     assert {limit.batch for limit in shed.by_proxy.values()} == {0}
-    assert {(one.retry_percent, one.retry_min_concurrency) for one in shed.by_proxy.values()} == {(20.0, 6)}
+    assert {(one.retry_percent, one.retry_min_concurrency) for one in shed.by_proxy.values()} == {(0.0, 1)}
     assert pool.memory is not None
     other = ceiling_for_role(pool.memory, pool.resilience, "sidecar", {"gateway": 2, "sidecar": 1})
-    assert (other.batch, other.retry_percent) == (0, 20.0)
+    assert (other.batch, other.retry_percent) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "crowded", "total", "allowed"),
+    [
+        ({}, True, 1000, (0.0, 2)),
+        ({}, True, 100_000, (0.0, 6)),
+        ({}, True, 320, (0.0, 1)),
+        ({"minConcurrency": 4}, True, 3200, (0.0, 2)),
+        ({"minConcurrency": 0}, True, 3200, (0.0, 0)),
+        ({"percent": 30}, True, 3200, (30.0, 6)),
+        ({}, False, 3200, (20.0, 6)),
+    ],
+)
+def test_crowded_pool_allows_few_second_waits(
+    budget: dict[str, object], crowded: bool, total: int, allowed: tuple[float, int]
+) -> None:
+    """A retry displaces a new request there; a declared percentage, and errors in a pool with room, are kept."""
+    resilience = ResilienceSpec.model_validate({"retryBudget": budget})
+    level = DegradationState(level=1, reason="", since_s=0, retries_minimum=True)
+    found = retry_budget(resilience, total, {"gateway": 2}, level, in_force=True, crowded=crowded)
+    assert found == allowed
 
 
 def test_degradation_sheds_no_batch_while_capacity_is_idle() -> None:

@@ -14,7 +14,7 @@ from policies.model import PolicySet
 from policies.pool import EnginePool, EnginePoolSpec
 from policies.resilience import ResilienceSpec
 from xds_server.decide.decision_memory import NO_POOL_MEMORY, PoolMemory
-from xds_server.decide.decisions import EngineDecision, Health, PoolDecisions, TimeLimits
+from xds_server.decide.decisions import AdmissionDecision, EngineDecision, Health, PoolDecisions, TimeLimits
 from xds_server.decide.ejection.engine_decisions import EjectionOutcome, engine_decisions
 from xds_server.model.fleet import EngineId, Fleet, declared, with_report
 from xds_server.model.order import Order
@@ -109,6 +109,7 @@ class World:
         self.probing = True
         self.source = ReportSource.PROBE
         self.limits: TimeLimits | None = None
+        self.admission: AdmissionDecision | None = None
         self.overrides: Mapping[EngineId, Order] = {}
         self.now_s = 100.0
         self.before = NO_POOL_MEMORY
@@ -137,6 +138,7 @@ class World:
                 breakers=outcome.breakers,
                 slow=outcome.slow,
                 limits=self.limits,
+                admission=self.admission,
             ),
             inputs=(self.spec, self.resilience),
             valid_until_s=outcome.until_s,

@@ -11,7 +11,7 @@ from policies.resilience import Straggler
 from tests.xds_server.decide.ejection.ejection_simulation import World
 from tests.xds_server.decide.ejection.engine_predicates import said, still
 from xds_server.decide.decision_memory import BreakerState, StragglerState
-from xds_server.decide.decisions import BreakerPhase, Ejector, Health
+from xds_server.decide.decisions import AdmissionDecision, BreakerPhase, Ejector, Health
 from xds_server.decide.ejection import circuit_breaker
 from xds_server.decide.ejection.arbitration import (
     NEGLIGIBLE,
@@ -229,6 +229,43 @@ def test_engine_that_fails_every_call_is_cut(
         world.engines["e0"].fails = 0.0
         world.run(6)
         assert world.decision("e0").health is Health.HEALTHY
+
+
+def overloaded(pressure: float | None) -> AdmissionDecision:
+    return AdmissionDecision(
+        total=320, interactive=320, batch=0, held=0, slots=64.0, wait_s=2.0, pressure=pressure,
+        utilization=1.0, in_force=True, by_proxy={}, capacities={}, reason="",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pressure", "slower", "streams", "cut"),
+    [
+        (1.3, 20.0, False, True),
+        (1.1, 20.0, False, False),
+        (None, 20.0, False, False),
+        (1.3, 20.0, True, False),
+        (1.3, 4.0, False, False),
+    ],
+)
+def test_few_very_slow_engines_are_cut_while_many_callers_are_refused(
+    pressure: float | None, slower: float, streams: bool, cut: bool
+) -> None:
+    """Late answers are then worth no more than those of refused callers, and they make p99."""
+    world = World()
+    world.streams = streams
+    world.run(4)
+    world.admission = overloaded(pressure)
+    for name in ("e0", "e1"):
+        world.engines[name].slower = slower
+    world.run(4)
+    out = [one["e0"] for at_s, one in world.history if at_s > 104.0 and one["e0"].health is Health.UNHEALTHY]
+    assert out
+    assert any(one.cut for one in out) == cut
+    if cut:
+        world.admission = overloaded(1.1)
+        world.decide()
+        assert world.decision("e0").cut, "until it returns"
 
 
 def test_pool_without_a_good_engine_cuts_none() -> None:
