@@ -215,7 +215,7 @@ def test_resolved_fault_keeps_its_settings(scenario: Make) -> None:
 def test_overlapping_faults_on_one_target_are_refused(kind: str) -> None:
     target = "target: {zone: b}, " if kind in {"partition", "zone_loss"} else ""
     strike = f"- {{fault: {{kind: {kind}}}, {target}at: AT, lasts: 6s}}\n"
-    zones = "topology: {zones: [a, b], proxies: [{count: 1}, {zone: b}]}\nfaults:\n"
+    zones = "load: {adapter: sql}\ntopology: {zones: [a, b], proxies: [{count: 1}, {zone: b}]}\nfaults:\n"
     apart, meeting = (zones + strike.replace("AT", "2s") + strike.replace("AT", at) for at in ("8s", "7s"))
     assert not problems_of(written(apart))
     # Load changes may overlap; everything else holds one state at a time.
