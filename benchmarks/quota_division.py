@@ -127,7 +127,7 @@ class ProxyBuckets:
         """Let tokens flow in for a step, and admit as many of these requests as there are tokens for."""
         self._tokens = np.minimum(self._most, self._tokens + self._per_s * STEP_S)
         there = self._tokens[self._used, self._every]
-        taken = np.minimum(arrived, np.floor(there / self._cost + 1e-9))
+        taken: np.ndarray = np.minimum(arrived, np.floor(there / self._cost + 1e-9))
         self._tokens[self._used, self._every] = there - taken * self._cost
         return taken
 
