@@ -133,7 +133,7 @@ class _Bucket:
         return True
 
 
-class QuotaBuckets:
+class SimulatedQuotaBuckets:
     """The buckets of one proxy, full at first."""
 
     def __init__(self, config: QuotaConfig, now_s: float) -> None:

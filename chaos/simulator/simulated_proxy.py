@@ -29,7 +29,7 @@ from chaos.simulator.proxied_request import (
     is_retriable_status,
 )
 from chaos.simulator.proxy_config import EMPTY_CONFIG, NO_LIMIT, ProxyConfig, RouteConfig, route_settings
-from chaos.simulator.quota_buckets import QuotaBuckets
+from chaos.simulator.quota_buckets import SimulatedQuotaBuckets
 from chaos.simulator.simulated_clock import SimulatedClock
 from chaos.simulator.simulated_cluster import SimulatedCluster
 from chaos.simulator.simulated_engine import CallRefusedError, EngineRequest, SimulatedEngine
@@ -76,7 +76,7 @@ class SimulatedProxy:
         self._by_name = {name: engine for pool in engines.values() for name, engine in pool.items()}
         self._rng = rng
         self._told: ProxyConfig = EMPTY_CONFIG
-        self._quotas: QuotaBuckets | None = None
+        self._quotas: SimulatedQuotaBuckets | None = None
         self._clusters: dict[str, SimulatedCluster] = {}
 
     @property
@@ -91,7 +91,7 @@ class SimulatedProxy:
             self._quotas = None
         elif told.quotas != before.quotas or route_settings(told) != route_settings(before):
             # A change of the port's routes fills the buckets again.
-            self._quotas = QuotaBuckets(told.quotas, self.now_s)
+            self._quotas = SimulatedQuotaBuckets(told.quotas, self.now_s)
         for pool, said in told.clusters.items():
             if pool not in self._clusters:
                 self._clusters[pool] = SimulatedCluster(self._timeline, said, self._engines[pool], self._rng)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.simulator.quota_buckets import QuotaBuckets, QuotaParts, quota_config
+from chaos.simulator.quota_buckets import QuotaParts, SimulatedQuotaBuckets, quota_config
 from policies.load import load_contents
 from xds_server.decide.decisions import PortParts
 from xds_server.translate.tenant_parts import tenant_costs
@@ -40,7 +40,7 @@ class SimulatedQuotas:
     def __init__(self, proxies: int = 1, mode: str = "") -> None:
         policies = load_contents({Path("p.yaml"): POLICY.format(mode=mode and f"mode: {mode}").encode()})
         self._listener = policies.routes["r"].spec.listener
-        self._of = QuotaBuckets(quota_config(tenant_quotas(self._listener, proxies)[QUOTA_FILTER]), 0.0)
+        self._of = SimulatedQuotaBuckets(quota_config(tenant_quotas(self._listener, proxies)[QUOTA_FILTER]), 0.0)
         self.set_parts(PortParts(count=proxies))
 
     def set_parts(self, parts: PortParts) -> None:
