@@ -89,7 +89,7 @@ class DemandByProxy:
         self._tokens = {key: one for key, one in self._tokens.items() if key in self._tenants}
 
     def add(self, tenant: TenantId, node: str, *, weight: float, at_s: float, tokens: float = 0.0) -> None:
-        """Count requests of a tenant at a proxy, each with so many tokens."""
+        """Count requests of a tenant at a proxy, each of this many tokens."""
         if (of := self._tenants.get(tenant)) is None:
             return
         if (recent := of.get(node)) is None:

@@ -1,11 +1,14 @@
 """Quotas of days and months with a real server: used up stays used up when the server is killed."""
 
 import csv
+import json
 from collections.abc import Mapping
 from typing import Any
 
+import aiohttp
 import pytest
 
+from chaos.fake_engine.openai_api import CHARACTERS_PER_TOKEN
 from tests.with_envoy.serve.conftest import PATIENT, STEADY, Site, document, eventually
 from xds_server.rollout.usage_store import read
 
@@ -107,7 +110,19 @@ async def test_used_up_quotas_stay_used_up_when_the_server_is_killed(site: Site)
 
 
 async def test_usage_is_corrected_by_what_engines_count(site: Site) -> None:
-    """Each request has a body of 59 bytes with one token, and an answer of another one."""
+    """Each request counts a token for each byte of its body, and has far fewer; its answer is one."""
+    prompt = "hello " * 400
+    body = json.dumps({"model": "fake-model", "prompt": prompt, "max_tokens": 1}).encode()
+    bytes_per_token = len(body) * CHARACTERS_PER_TOKEN / len(prompt)
+
+    async def ask(session: aiohttp.ClientSession, count: int) -> None:
+        headers = {"content-type": "application/json"}
+        for _ in range(count):
+            async with session.post(
+                f"http://127.0.0.1:{site.port}/v1/completions", data=body, headers=headers
+            ) as answer:
+                assert answer.status == 200
+
     await site.start_engines(1)
     tenants = {
         "header": "x-tenant",
@@ -116,14 +131,14 @@ async def test_usage_is_corrected_by_what_engines_count(site: Site) -> None:
         "others": {"requests": 1000, "perDay": {"tokens": 1_000_000}},
     }
     listener = {"port": site.port, "address": "127.0.0.1", "tenants": tenants}
-    site.write("all.yaml", site.pool(probe=PATIENT), site.route(listener=listener))
+    site.write("all.yaml", site.pool(probe={**PATIENT, "interval": "1s"}), site.route(listener=listener))
     await site.serve()
     await site.envoy()
     await site.answered()
 
     async def learned() -> bool:
-        for _ in range(5):
-            assert (await site.ask())[0] == 200
+        async with aiohttp.ClientSession() as session:
+            await ask(session, 20)
         return bool(await site.metric("switchgear_pool_bytes_per_token", of='pool="chat"'))
 
     await eventually(learned, "the counters of the engine")
@@ -133,17 +148,18 @@ async def test_usage_is_corrected_by_what_engines_count(site: Site) -> None:
         return row["requests"], row["tokens"], row["corrected"]
 
     before = await used()
-    for _ in range(20):
-        assert (await site.ask())[0] == 200
+    async with aiohttp.ClientSession() as session:
+        await ask(session, 20)
 
     async def counted() -> bool:
         return (await used())[0] >= before[0] + 20
 
     await eventually(counted, "all answers counted")
     requests, tokens, corrected = (now - then for now, then in zip(await used(), before, strict=True))
-    assert tokens == 60 * requests
-    assert corrected == pytest.approx(2 * requests, rel=0.25)
-    assert await site.metric("switchgear_pool_bytes_per_token", of='pool="chat"') == pytest.approx(59, rel=0.25)
+    assert tokens == (len(body) + 1) * requests
+    assert corrected == pytest.approx((len(body) / bytes_per_token + 1) * requests, rel=0.25)
+    learned_bytes = await site.metric("switchgear_pool_bytes_per_token", of='pool="chat"')
+    assert learned_bytes == pytest.approx(bytes_per_token, rel=0.25)
     code, out, error = await site.switchgear("why", "pool:chat", "--admin", f"http://{site.admin}")
     assert code == 0, error
     assert "a token of a prompt has" in " ".join(out.split())
