@@ -82,7 +82,7 @@ async def test_hang_under_load_is_detected_although_gauges_are_frozen(record_pro
 
 
 async def test_canary_given_up_during_a_reading_hides_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xds_server.engine_health.engine_prober.EngineHttp", HangingEngine)
+    monkeypatch.setattr("xds_server.engine_health.engine_clients.EngineHttp", HangingEngine)
     async with engine_up() as engine, watching(policies({"e0": engine.port})) as watched:
         await watched.until_out()
         assert watched.verdicts() <= {Verdict.STARTING, Verdict.BUSY, Verdict.HUNG}
