@@ -25,10 +25,18 @@ _ALL: Final = 1.0
 
 
 class _RequestFields:
-    __slots__ = ("request_headers",)
+    __slots__ = ("request_body_bytes", "request_headers")
 
     def __init__(self, headers: Headers) -> None:
         self.request_headers = headers
+        self.request_body_bytes = 0  # simulated requests have estimates, and no bodies
+
+
+class _ResponseFields:
+    __slots__ = ("response_body_bytes",)
+
+    def __init__(self) -> None:
+        self.response_body_bytes = 0
 
 
 class _CommonFields:
@@ -41,11 +49,12 @@ class _CommonFields:
 class _LogEntry:
     """The fields of Envoy's entry that tell whose request it was."""
 
-    __slots__ = ("common_properties", "request")
+    __slots__ = ("common_properties", "request", "response")
 
     def __init__(self, port: str, headers: Headers) -> None:
         self.common_properties = _CommonFields(port)
         self.request = _RequestFields(headers)
+        self.response = _ResponseFields()
 
 
 class TelemetryFeed:
@@ -108,7 +117,7 @@ class TelemetryFeed:
         tenant, entry = self._tenant(one)
         if tenant is not None:
             if attempt.first:
-                self.book.tenants.add(tenant, entry, node, weight=_ALL, at_s=now_s)
+                self.book.tenants.add(tenant, entry, node, tried=True, weight=_ALL, at_s=now_s)
             if tenant.has_share_of(one.pool):
                 self.book.record_tenant(facts, tenant.id, attempt, weight=_ALL, now_s=now_s)
 

@@ -410,7 +410,7 @@ _STAGES: Final = (
         fix="Enable the probe, or run agents.",
     ),
     Code(
-        code="SG156",
+        code="SG176",
         title="prefill not compared",
         meaning="The route has prefill.whileFaster, and a pool of it has no first-token gate. Proxies then see no first token, only headers, which local prefill sends earlier. Nothing is compared for this pool, and prefill engines are named as without the field.",
         example=_staged(

@@ -80,7 +80,7 @@ def _not_compared(policies: PolicySet) -> Iterator[Finding]:
         blind = [one.pool for one in route.spec.pools if not policies.pools[one.pool].spec.first_token_gate]
         if blind:
             yield Finding(
-                code="SG156",
+                code="SG176",
                 origin=policies.origin("ModelRoute", name, "spec.prefill.whileFaster"),
                 path="spec.prefill.whileFaster",
                 message=f"route {name}: pool {', '.join(blind)} has no first-token gate, so no first token is "

@@ -46,7 +46,7 @@ def refusals(*documents: str) -> list[tuple[str, str, str]]:
 
 
 def warnings(*documents: str) -> set[tuple[str, str]]:
-    stages = ("SG130", "SG152", "SG153", "SG154", "SG155", "SG156")
+    stages = ("SG130", "SG152", "SG153", "SG154", "SG155", "SG176")
     return {(one.code, one.path) for one in lint(loaded(*documents)) if one.code in stages}
 
 
@@ -142,7 +142,7 @@ def test_unread_prefill_engines_draw_a_warning(agent: str, expected: set[tuple[s
     assert warnings(unread, DECODE, ROUTE) == expected
 
 
-@pytest.mark.parametrize(("gate", "expected"), [("", {("SG156", "spec.prefill.whileFaster")}), ("true", set())])
+@pytest.mark.parametrize(("gate", "expected"), [("", {("SG176", "spec.prefill.whileFaster")}), ("true", set())])
 def test_comparison_without_first_tokens_draws_a_warning(gate: str, expected: set[tuple[str, str]]) -> None:
     decode = DECODE.replace("spec:\n", "spec:\n  firstTokenGate: true\n") if gate else DECODE
     route = ROUTE.replace("{pool: first}", "{pool: first, whileFaster: true}")

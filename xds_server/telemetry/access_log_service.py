@@ -45,6 +45,7 @@ from xds_server.telemetry.stream_service import (
     validated_node_id,
 )
 from xds_server.telemetry.tenant_counts import FAULT_INJECTED, RATE_LIMITED, QuotaResult
+from xds_server.telemetry.token_use import sent_bytes
 from xds_server.telemetry.traffic_store import Attempt, TrafficStore
 from xds_server.translate.access_log_config import ATTEMPT_HEADER, LOG_NAME
 from xds_server.translate.prefillers import PREFILLER_HEADER
@@ -226,15 +227,12 @@ def record_entries(
             prefiller=facts.prefilled and PREFILLER_HEADER in entry.request.request_headers,
             prefillable=not facts.prefilled
             or route is None
-            or (
-                route.prefill_above_bytes is not None
-                and entry.request.request_body_bytes > route.prefill_above_bytes
-            ),
+            or (route.prefill_above_bytes is not None and sent_bytes(entry) > route.prefill_above_bytes),
         )
         note(node, facts, ended, weight=weight, now_s=now_s)
         if tenants is not None and (tenant := tenants.of(entry)) is not None:
             if ended.first:
-                tenants.add(tenant, entry, node, weight=weight, at_s=now_s)
+                tenants.add(tenant, entry, node, tried=True, weight=weight, at_s=now_s)
             if 200 <= code < _ERROR:
                 tenants.add_answer(tenant, entry, EngineId(facts.name, engine), weight=weight)
             if tenant.has_share_of(facts.name):

@@ -20,7 +20,7 @@ from xds_server.model.fleet import EngineId
 from xds_server.model.pool_traffic import TenantId
 from xds_server.telemetry.sliding_windows import RateWindow
 from xds_server.telemetry.tenant_demand import DemandByProxy
-from xds_server.telemetry.token_use import RequestedTokens, TokenUse
+from xds_server.telemetry.token_use import RequestedTokens, TokenUse, sent_bytes
 from xds_server.telemetry.usage_by_day import UsageByDay
 from xds_server.translate.access_log_config import PORT_TAG
 from xds_server.translate.request_fields import ESTIMATED_TOKENS_HEADER, MOST_TOKENS
@@ -46,8 +46,8 @@ class QuotaResult(IntEnum):
 class TenantFacts:
     """The tenants of a port: the header with their name, the names, and the pools behind the port.
 
-    ``models`` are by pool. ``asked`` yields what a request asked for from the entry of an attempt; None without
-    limits of tokens. ``shared`` are the pools that they have fair shares of, ``limited`` the names with a quota
+    ``models`` are by pool. ``asked`` yields what a request asked for, from its entry and the bytes of its body;
+    None without limits of tokens. ``shared`` are the pools that they have fair shares of, ``limited`` the names with a quota
     that is divided.
     """
 
@@ -56,7 +56,7 @@ class TenantFacts:
     names: frozenset[str]
     pools: frozenset[str]
     models: Mapping[str, str]
-    asked: Callable[[Any], RequestedTokens] | None
+    asked: Callable[[Any, float], RequestedTokens] | None
     shared: frozenset[str] = frozenset()
     limited: frozenset[str] = frozenset()
 
@@ -86,29 +86,21 @@ def tenants_by_port(policies: PolicySet) -> Mapping[str, TenantFacts]:
     return found
 
 
-def _asked(listener: Listener, tenants: Tenants) -> Callable[[Any], RequestedTokens]:
+def _asked(listener: Listener, tenants: Tenants) -> Callable[[Any, float], RequestedTokens]:
     """What the quota of tokens counts: Envoy's number, or the same sum from the headers and the body's size."""
 
-    def of_body(entry: Any) -> RequestedTokens:
+    def of_body(entry: Any, body_bytes: float) -> RequestedTokens:
         # Requests without a body have no estimate, and count as one token.
         estimate = _number(entry.request.request_headers.get(ESTIMATED_TOKENS_HEADER, ""), 1.0)
-        body_bytes = _body_bytes(entry)
         prompt = min(estimate, body_bytes / tenants.bytes_per_token)
         return RequestedTokens(body_bytes=body_bytes, prompt=prompt, answer=estimate - prompt)
 
-    def of_headers(entry: Any) -> RequestedTokens:
+    def of_headers(entry: Any, body_bytes: float) -> RequestedTokens:
         stated = entry.request.request_headers.get(MAX_TOKENS_HEADER, "")
-        body_bytes = _body_bytes(entry)
         answer = _number(stated, tenants.answer_tokens)
         return RequestedTokens(body_bytes=body_bytes, prompt=body_bytes / tenants.bytes_per_token, answer=answer)
 
     return of_headers if listener.reads_headers else of_body
-
-
-def _body_bytes(entry: Any) -> float:
-    """Size of the request's body: entries of attempts are of the way to the engine, so it is what Envoy sent."""
-    sent: float = entry.response.response_body_bytes
-    return sent
 
 
 def _number(text: str, otherwise: float) -> float:
@@ -176,24 +168,27 @@ class TenantCounts:
         node: str,
         *,
         refused: QuotaResult | None = None,
+        tried: bool = False,
         weight: float,
         at_s: float,
     ) -> None:
-        """Count a request at the proxy ``node``; ``refused``: by what."""
+        """Count a request at the proxy ``node``; ``refused``: by what; ``tried``: the entry is of its first try."""
         counted, result = self._tenants[tenant.id], refused or QuotaResult.ADMITTED
         if refused is None and OVER_QUOTA_HEADER in entry.request.request_headers:
             result = QuotaResult.OVER_QUOTA
         counted.counts[result] += weight
         counted.recent.slot(at_s)[result + 1] += weight
         asked = tenant.facts.asked
-        tokens = 0.0 if asked is None else asked(entry).estimate
+        tokens = 0.0
+        if asked is not None:
+            tokens = asked(entry, sent_bytes(entry) if tried else entry.request.request_body_bytes).estimate
         self.demand.add(tenant.id, node, weight=weight, at_s=at_s, tokens=tokens)
 
     def add_answer(self, tenant: EntryTenant, entry: Any, engine: EngineId, *, weight: float) -> None:
         """Count the usage of a request that this engine answered."""
         facts, tokens, corrected = tenant.facts, 0.0, 0.0
         if facts.asked is not None:
-            asked = facts.asked(entry)
+            asked = facts.asked(entry, sent_bytes(entry))
             self._token_use.record_request(engine, asked, weight)
             tokens, corrected = asked.estimate, self._token_use.corrected(engine.pool, asked)
         self.usage.add(

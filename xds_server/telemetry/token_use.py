@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import Metric
 
@@ -41,6 +41,12 @@ _MOST_SHARE: Final = 16.0
 
 _UNTIL_FRESH_S: Final = 3600.0
 """Without readings for this long, ratios are dropped."""
+
+
+def sent_bytes(entry: Any) -> float:
+    """Size of a request's body from the entry of a try. It is of the way to the engine, where Envoy is the sender."""
+    sent: float = entry.response.response_body_bytes
+    return sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

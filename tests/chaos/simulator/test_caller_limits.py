@@ -25,13 +25,15 @@ SCENARIOS = {
 
 
 BOUNDS = {
-    "callerGoodputPercent": (96.0, 100.0),
+    "callerGoodputPercent": (97.0, 100.0),
     "quotaErrorPercent": (0.0, 10.0),
     "hopelessRefusedPercent": (85.0, 100.0),
     "callerP99Times": (0.0, 1.3),
     "callerFirstTokenTimes": (0.0, 1.3),
 }
-"""For any seed: looser than promises where few requests count, as a tenant's burst within its quota does."""
+"""For any seed: looser than promises where few requests count, as a tenant's burst within its quota does: four
+refused requests of 164 are 2.4 %.
+"""
 
 
 def without_limits(policy: str) -> str:
