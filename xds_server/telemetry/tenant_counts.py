@@ -47,8 +47,8 @@ class TenantFacts:
     """The tenants of a port: the header with their name, the names, and the pools behind the port.
 
     ``models`` are by pool. ``asked`` yields what a request asked for, from its entry and the bytes of its body;
-    None without limits of tokens. ``shared`` are the pools that they have fair shares of, ``limited`` the names with a quota
-    that is divided.
+    None without limits of tokens. ``shared`` are the pools that they have fair shares of, ``limited`` the names
+    with a quota that is divided.
     """
 
     port: int
@@ -172,7 +172,7 @@ class TenantCounts:
         weight: float,
         at_s: float,
     ) -> None:
-        """Count a request at the proxy ``node``; ``refused``: by what; ``tried``: the entry is of its first try."""
+        """Count a request at the proxy ``node``; ``refused``: by what; ``tried``: the entry is of a try."""
         counted, result = self._tenants[tenant.id], refused or QuotaResult.ADMITTED
         if refused is None and OVER_QUOTA_HEADER in entry.request.request_headers:
             result = QuotaResult.OVER_QUOTA

@@ -44,7 +44,7 @@ _UNTIL_FRESH_S: Final = 3600.0
 
 
 def sent_bytes(entry: Any) -> float:
-    """Size of a request's body from the entry of a try. It is of the way to the engine, where Envoy is the sender."""
+    """Size of a request's body, from the entry of a try: it is about the engine, to which Envoy sent the body."""
     sent: float = entry.response.response_body_bytes
     return sent
 
