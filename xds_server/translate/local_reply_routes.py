@@ -15,7 +15,7 @@ from envoy_data_plane.envoy.config.route.v3 import (
     RouteActionClusterNotFoundResponseCode,
     RouteMatch,
 )
-from envoy_data_plane.envoy.type.matcher.v3 import MetadataMatcher, ValueMatcher
+from envoy_data_plane.envoy.type.matcher.v3 import MetadataMatcher, RegexMatcher, ValueMatcher
 from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType
 from envoy_data_plane.google.protobuf import Any
 
@@ -50,9 +50,18 @@ DEADLINE_RETRY_AFTER_S: Final = 1
 
 def no_route_reply() -> Route:
     """The last route of a port."""
+    return _without_route(RouteMatch(prefix="/"))
+
+
+def adapter_load_refusal() -> Route:
+    """Keeps callers from loading adapters into engines that accept it, and from unloading them."""
+    return _without_route(RouteMatch(safe_regex=RegexMatcher(regex="/v1/(un)?load_lora_adapter/?")))
+
+
+def _without_route(match: RouteMatch) -> Route:
     return Route(
         name=NO_ROUTE,
-        match=RouteMatch(prefix="/"),
+        match=match,
         route=RouteAction(
             cluster=NO_ROUTE, cluster_not_found_response_code=RouteActionClusterNotFoundResponseCode.NOT_FOUND
         ),

@@ -46,6 +46,7 @@ from xds_server.translate.effective_spec import (
 )
 from xds_server.translate.envoy_values import seconds
 from xds_server.translate.local_reply_routes import (
+    adapter_load_refusal,
     answer_limit,
     deadline_replies,
     maintenance_reply,
@@ -203,7 +204,8 @@ class RouteReach:
 
     ``nobody_left``: no engine in the route's regions, or with its adapter, is in rotation. ``barred``: pools that
     retries must not leave for. ``lost``: pools that the static answer stands in for. ``sessions``: engines that
-    may keep sessions. ``canary``: the route's adapter has a canary that each pool can serve.
+    may keep sessions. ``canary``: the route's adapter has a canary that each pool can serve. ``loads_adapters``:
+    some of them load adapters while they run.
     """
 
     nobody_left: bool = False
@@ -211,6 +213,7 @@ class RouteReach:
     lost: frozenset[str] = frozenset()
     sessions: Sequence[SessionHost] = ()
     canary: bool = False
+    loads_adapters: bool = False
 
 
 _ALL: Final = RouteReach()
@@ -274,7 +277,13 @@ def envoy_routes(
     hopeless = (
         reply for streaming in rules for reply in deadline_replies(route, steps[streaming], streaming=streaming)
     )
-    return (*refused, *hopeless, *(one for who in fallback_variants(route, models) for one in served(who)))
+    closed = (adapter_load_refusal(),) if reach.loads_adapters else ()
+    return (
+        *closed,
+        *refused,
+        *hopeless,
+        *(one for who in fallback_variants(route, models) for one in served(who)),
+    )
 
 
 def with_route_failures(route: ModelRoute, written: ResilienceSpec, rules: ResilienceSpec) -> ResilienceSpec:

@@ -675,6 +675,7 @@ def _envoy_routes_of(
         lost=lost,
         sessions=session_hosts(route, selected, fleet, decisions, model=pool.model, hop=hop),
         canary=canary_is_served(route, policies, fleet, decisions),
+        loads_adapters=any(policies.pools[name].spec.adapters for name in models),
     )
     return memo.of(
         (ROUTE, route.metadata.name, cuts),

@@ -4,6 +4,7 @@ import json
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from tests.with_envoy.serve.conftest import PATIENT, STEADY, Site, document, eventually
 
@@ -95,3 +96,10 @@ async def test_pool_loads_an_adapter_and_names_an_engine_that_refuses(site: Site
     assert 'switchgear_adapter_loads_total{result="loaded"} 2.0' in text
     assert 'switchgear_condition{code="SG279",severity="warning"} 1.0' in text
     assert [engine.adapters for engine in engines] == [("sql",), ("sql",)]
+    for path in ("unload_lora_adapter", "load_lora_adapter", "unload_lora_adapter/", "%75nload_lora_adapter?x=1"):
+        url = URL(f"http://127.0.0.1:{site.port}/v1/{path}", encoded=True)
+        for model in ("fake-model", "sql"):
+            body = {"model": model, "lora_name": "sql", "lora_path": "/adapters/sql"}
+            async with aiohttp.ClientSession() as caller, caller.post(url, json=body) as answer:
+                assert (answer.status, answer.headers["x-switchgear-reason"]) == (404, "no-route"), path
+    assert [engine.adapters for engine in engines] == [("sql",), ("sql",)], "callers can load and unload nothing"
