@@ -169,6 +169,8 @@ VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "spec.stage": ("decode",),
     "spec.prefill.pool": ("second",),
     "spec.prefill.percent": (50,),
+    "spec.listener.tls.callers.secret": ("clients",),
+    "spec.listener.tls.callers.identityHeader": ("x-certificate",),
     "spec.prefill.tokensAbove": (500,),
     "spec.endpoints[].address": ("10.0.9.9", "e.example.com"),
     "spec.endpoints[].port": (8001,),
