@@ -110,7 +110,7 @@ istio: $(READY)
 	if [ -z "$$KUBE_APISERVER" ] && $(BIN)/python tests/cluster_parts.py $(RELEASE) --built >/dev/null 2>&1; then \
 		server=$(RELEASE); \
 	fi; \
-	$(BIN)/pytest --api-server $$server --real-part istio tests/with_envoy/test_istio_export_real.py \
+	$(BIN)/pytest --api-server $$server --real-part istio -n 2 --dist load tests/with_envoy/test_istio_export_real.py \
 		tests/with_envoy/test_istio_run_real.py $(ARGS)
 
 # Whole servers on our own transport; their flag is also a variable.
