@@ -26,6 +26,10 @@ _COLOURS: Final[Mapping[str, str]] = MappingProxyType(
         "naive": "#D55E00",
         "tuned": "#E69F00",
         "static": "#CC79A7",
+        "picker": "#56B4E9",
+        "sglang-router": "#8B5A2B",
+        "vllm-router": "#7B68EE",
+        "litellm": "#556B2F",
     }
 )
 _GOOD, _SHED, _FAILED = "#0072B2", "#E69F00", "#D55E00"
