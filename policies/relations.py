@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from policies.document import Spec
 from policies.document_relations import matches_fields, problem_in, repeated
 from policies.findings import PolicyError, did_you_mean
+from policies.listener import Listener
 from policies.merge import effective, layers
 from policies.origin import Step, origin, path_text
 from policies.pool import EnginePool
 from policies.quantity import format_duration
 from policies.remote_prefill import Stage
 from policies.resilience import DEFAULT, WAIT_SHARE, ResiliencePolicy, ResilienceSpec
-from policies.route import Listener, Match, ModelRoute
+from policies.route import Match, ModelRoute
 from policies.validated_document import ValidatedDocument
 
 

@@ -12,8 +12,9 @@ from chaos.load.request_sender import Arrival, LoadTarget, RequestTemplate
 from chaos.scenario.experiment_plan import Experiment
 from chaos.scenario.scenario_model import CallerGroup, LoadSpec, is_large
 from policies.deadline import DeadlineForm
+from policies.listener import Listener
 from policies.quantity import format_duration
-from policies.route import Listener, ModelRoute
+from policies.route import ModelRoute
 from policies.tenants import BYTES_PER_TOKEN, Quota, QuotaUnit, Tenants
 
 TENANT_HEADER: Final = "x-tenant"

@@ -15,11 +15,12 @@ from chaos.scenario.placement import zone_regions
 from chaos.testbed.request_shape import RequestShape, RequestShapeError, request_shape
 from chaos.testbed.service_costs import PREFILL_SHARE
 from policies.affinity import Affinity
+from policies.listener import Listener
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.remote_prefill import Stage
 from policies.resilience import ResilienceSpec
-from policies.route import Listener, ModelRoute
+from policies.route import ModelRoute
 
 MOST_TIMES_FASTER: Final = 8.0
 """Maximum speed-up of an engine compared with its policies; beyond it, detection would be too slow in relation."""

@@ -8,7 +8,8 @@ from istio.export.destination_rules import exported_affinity
 from istio.export.field_context import FieldContext, Judge
 from istio.export.virtual_service_match import BODY_HEADERS
 from policies.fidelity import FieldOutcome, approximated, kept, lost
-from policies.route import ModelChange, PriorityClass, RequestFields
+from policies.listener import RequestFields
+from policies.route import ModelChange, PriorityClass
 from xds_server.decide.admission.ceiling import classes_by_pool
 
 _HEADER: Final = "headers; conditions Istio lacks are added by a patch of the route"

@@ -28,9 +28,10 @@ from istio.export.istio_objects import (
 )
 from istio.export.service_entries import Destination, group_name
 from istio.export.virtual_service_match import match_conditions, patched_headers
+from policies.listener import RequestFields
 from policies.model import PolicySet
 from policies.resilience import ResilienceSpec
-from policies.route import ModelRoute, PriorityClass, RequestFields
+from policies.route import ModelRoute, PriorityClass
 from xds_server.translate.request_sizes import same_for_all_sizes
 from xds_server.translate.route_configuration import by_specificity, envoy_routes
 

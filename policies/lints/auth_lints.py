@@ -6,9 +6,9 @@ from typing import Final
 
 from policies.findings import Finding
 from policies.lints.lint_context import SetRule
+from policies.listener import Listener
 from policies.model import PolicySet
 from policies.quantity import is_ip
-from policies.route import Listener
 
 
 def _listeners(policies: PolicySet) -> Iterator[tuple[str, Listener]]:

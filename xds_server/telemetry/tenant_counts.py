@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import Metric
 
+from policies.listener import Listener
 from policies.model import PolicySet
-from policies.route import MAX_TOKENS_HEADER, Listener
+from policies.route import MAX_TOKENS_HEADER
 from policies.tenants import OTHERS, Tenants
 from xds_server.admin_api.tenant_types import TenantTraffic
 from xds_server.metrics.fleet_metrics import CallerMetrics

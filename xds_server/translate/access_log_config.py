@@ -51,8 +51,9 @@ from envoy_data_plane.google.protobuf import Struct, Value
 from envoy_data_plane.opentelemetry.proto.common.v1 import AnyValue, KeyValue, KeyValueList
 
 from policies.deadline import Deadline
-from policies.route import MAX_TOKENS_HEADER, MODEL_HEADER, Listener
-from policies.route import AccessLog as AccessLogTarget
+from policies.listener import AccessLog as AccessLogTarget
+from policies.listener import Listener
+from policies.route import MAX_TOKENS_HEADER, MODEL_HEADER
 from xds_server.translate.envoy_values import pack_any, seconds
 from xds_server.translate.external_clusters import external_cluster_name
 from xds_server.translate.lua_scripts import STATIC_ANSWER_KEY, STATIC_ANSWER_METADATA

@@ -33,7 +33,7 @@ from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 
 from policies.caller_auth import ExtAuth, ExtAuthProtocol, Jwt
 from policies.caller_auth import JwtProvider as ProviderSpec
-from policies.route import Listener
+from policies.listener import Listener
 from xds_server.translate.envoy_values import pack_any, seconds
 from xds_server.translate.external_clusters import external_cluster_name
 from xds_server.translate.public_routes import EXT_AUTH_FILTER, JWT_FILTER

@@ -50,8 +50,9 @@ from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutatio
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.google.protobuf import Any, Struct, Value
 
-from policies.route import ENVOYS_HEADERS, STATED_HEADERS, CallerNameKind, ListenerTls, RequestId
-from policies.route import Listener as ListenerSpec
+from policies.listener import CallerNameKind, ListenerTls, RequestId
+from policies.listener import Listener as ListenerSpec
+from policies.route import ENVOYS_HEADERS, STATED_HEADERS
 from xds_server.translate.access_log_config import attempt_log, got_static_answer, listener_log, operator_log
 from xds_server.translate.caller_auth_filters import (
     EXT_AUTH_FLAG,

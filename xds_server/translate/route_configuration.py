@@ -30,9 +30,10 @@ from envoy_data_plane.envoy.config.route.v3 import (
 from envoy_data_plane.google.protobuf import Any
 
 from policies.deadline import Deadline
+from policies.listener import Listener
 from policies.merge import BAD_GATEWAY
 from policies.resilience import ResilienceSpec
-from policies.route import Listener, ModelChange, ModelRoute, PriorityClass
+from policies.route import ModelChange, ModelRoute, PriorityClass
 from xds_server.decide.decisions import DeadlineSteps, TokenTimeLimit, UsedUpQuota
 from xds_server.translate.adapter_canary import canary_routes
 from xds_server.translate.affinity import hash_policy

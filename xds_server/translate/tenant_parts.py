@@ -19,9 +19,10 @@ from envoy_data_plane.envoy.config.core.v3 import DataSource, ExtensionConfigSou
 from envoy_data_plane.envoy.extensions.filters.http.lua.v3 import Lua
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
 
+from policies.listener import Listener
 from policies.model import PolicySet
 from policies.resilience.mode import Mode
-from policies.route import MAX_TOKENS_HEADER, Listener, ModelRoute
+from policies.route import MAX_TOKENS_HEADER, ModelRoute
 from policies.tenants import OTHERS, Quota, Tenants
 from xds_server.decide.decisions import Decisions, PortParts
 from xds_server.model.memo import Memo

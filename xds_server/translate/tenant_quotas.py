@@ -57,8 +57,8 @@ from envoy_data_plane.envoy.type.metadata.v3 import MetadataKey, MetadataKeyPath
 from envoy_data_plane.envoy.type.v3 import FractionalPercent, FractionalPercentDenominatorType, TokenBucket
 from envoy_data_plane.google.protobuf import Any
 
+from policies.listener import Listener
 from policies.resilience.mode import Mode
-from policies.route import Listener
 from policies.tenants import OTHERS, Quota, Tenants
 from xds_server.decide.decisions import UsedUpQuota
 from xds_server.translate.envoy_values import pack_any, seconds

@@ -41,10 +41,10 @@ from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 
 from policies.engine_tls import POOL_SECRET, EngineTls, expression, is_uri
 from policies.external_service import ExternalService
+from policies.listener import ListenerTls
 from policies.model import PolicySet
 from policies.pool import EnginePool
 from policies.quantity import is_ip
-from policies.route import ListenerTls
 from xds_server.model.memo import Memo
 from xds_server.model.secret import EngineSecret, Secrets
 from xds_server.model.type_urls import SECRET

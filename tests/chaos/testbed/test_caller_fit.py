@@ -14,9 +14,9 @@ from chaos.testbed.policy_documents import LabEngineAddress, policy_documents
 from chaos.testbed.policy_fit import policy_fit
 from chaos.testbed.static_envoy import PLAIN
 from chaos.testbed.subjects import PolicySubject, StaticSubject
+from policies.listener import Listener
 from policies.load import load_contents
 from policies.quantity import format_duration
-from policies.route import Listener
 from tests.chaos.lab.experiments import experiment
 
 TENANTS = {

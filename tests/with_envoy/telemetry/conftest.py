@@ -15,8 +15,8 @@ import pytest
 
 from chaos.fake_engine import EngineConfig, FakeEngine
 from chaos.fake_engine.engine_port import reset_connection
+from policies.listener import Listener as ListenerSpec
 from policies.load import load
-from policies.route import Listener as ListenerSpec
 from xds_server.metrics.metric_registry import Metrics
 from xds_server.model.pool_traffic import PoolTraffic
 from xds_server.model.type_urls import LISTENER

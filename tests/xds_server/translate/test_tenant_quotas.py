@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.route import Listener
+from policies.listener import Listener
 from policies.tenants import PeriodQuota, Quota, QuotaUnit, Tenants
 from xds_server.decide.admission.quota_parts import FLOOR
 from xds_server.translate.quota_buckets import FEW, HOLDS, MOST_BURST, STEP, request_buckets
