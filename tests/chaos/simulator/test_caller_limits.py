@@ -1,6 +1,7 @@
 """Quotas, deadlines, fair shares and sizes in simulated time: scenarios pass with them, and fail without."""
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import yaml
@@ -80,3 +81,12 @@ def test_limit_holds_for_other_arrivals(scenario: str, seed: int) -> None:
         low, high = BOUNDS[check]
         numbers = findings[check].numbers
         assert low <= numbers.get("percent", numbers.get("times", -1.0)) <= high, findings[check]
+
+
+def test_tenants_within_their_quota_lose_hardly_any_request_over_many_arrivals() -> None:
+    file, _ = SCENARIOS["noisy-neighbour"]
+    (policies,) = subjects([str(EXAMPLES / file)])
+    found = [verdict(played("noisy-neighbour", policies, seed)).findings for seed in range(1, 7)]
+    shares = [one.numbers["percent"] for some in found for one in some if one.check == "callerGoodputPercent"]
+    assert len(shares) == len(found)
+    assert fmean(shares) >= 99.0, shares
