@@ -1,4 +1,4 @@
-"""The listener of a port: where Envoy accepts requests, from whom, and what it reads of them."""
+"""The listener of a port: where Envoy accepts requests, who may send them, and what it reads of them."""
 
 from collections.abc import Iterator
 from enum import StrEnum
