@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -78,3 +79,13 @@ def test_only_tenants_of_the_policies_are_counted_and_counts_end() -> None:
     book.add(TENANT, "n0", weight=4.0, at_s=1000.0)
     book.retain([])
     assert book.demand(1000.0, ["n0"]).by_tenant == {}
+
+
+def test_rounds_within_half_a_second_share_a_reading() -> None:
+    book = DemandByProxy()
+    book.retain([TENANT])
+    book.add(TENANT, "n0", weight=4.0, at_s=1.0)
+    first = book.demand(1.0, ["n0"])
+    book.add(TENANT, "n0", weight=4.0, at_s=1.2)
+    assert book.demand(1.4, ["n0", "n1"]) == replace(first, nodes=["n0", "n1"])
+    assert book.demand(1.5, ["n0"]).by_tenant[TENANT]["n0"] > 4.0
